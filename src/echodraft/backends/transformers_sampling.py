@@ -1,0 +1,186 @@
+"""Scores in torch tensors, the keyed sampler in torch, and Hugging Face processors and criteria in the walk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from echodraft.core.sampling import GOLDEN, MIX_A, MIX_B, Processor, Rule, Sampler
+from echodraft.core.scores import Scores
+from echodraft.errors import EchodraftError
+
+NAN = "The model returned NaN logits. Its weights or its dtype are at fault; try --dtype float32."
+
+
+@dataclass(slots=True)
+class Forward:
+    """Logits [rows, kept, vocab] and hidden states [rows, width, size] of one forward, shared by the sessions in it."""
+
+    logits: Tensor
+    hidden: Tensor | None
+    _best: list[list[int]] | None = None
+
+    def best(self) -> list[list[int]]:
+        """Argmax of every row, brought to the host in one transfer; -1 where a row holds NaN."""
+        if self._best is None:
+            value, index = self.logits.max(dim=-1)
+            self._best = torch.where(value.isnan(), -1, index).tolist()
+        return self._best
+
+
+@dataclass(frozen=True, slots=True)
+class TorchScores:
+    """One session's part of a `Forward`: logits rows `first`…, hidden states up to `end`."""
+
+    forward: Forward
+    row_of: int
+    first: int
+    count: int
+    end: int
+
+    @property
+    def logits(self) -> Tensor:
+        return self.forward.logits[self.row_of, self.first : self.first + self.count]
+
+    def argmax(self) -> Sequence[int]:
+        best = self.forward.best()[self.row_of][self.first : self.first + self.count]
+        if -1 in best:
+            raise EchodraftError(NAN)
+        return best
+
+    def top_k(self, k: int) -> NDArray[np.int64]:
+        ids: NDArray[np.int64] = self.logits.topk(k, dim=-1).indices.cpu().numpy()
+        return ids
+
+    def row(self, i: int) -> Tensor:
+        values = self.logits[i].to(torch.float32, copy=True)
+        if values.isnan().any():
+            raise EchodraftError(NAN)
+        return values
+
+    def pick(self, values: Any, rule: Rule, position: int) -> int:
+        if rule.greedy:
+            return int(values.argmax())
+        x = warpers(rule)(None, values[None])[0]  # type: ignore[arg-type]
+        ids = (x > -torch.inf).nonzero()[:, 0]
+        return int(ids[(x[ids].double() + gumbel(rule.key(position), ids)).argmax()])
+
+    def draw(self, i: int, rule: Rule, position: int) -> int:
+        return self.pick(self.row(i), rule, position)
+
+    def hidden(self) -> NDArray[np.float16]:
+        if self.forward.hidden is None:
+            raise RuntimeError("hidden states were not asked for")
+        states: NDArray[np.float16] = self.forward.hidden[self.row_of, : self.end].to(torch.float16).cpu().numpy()
+        return states
+
+
+def warpers(rule: Rule) -> LogitsProcessorList:
+    """Hugging Face's own warpers in `generate`'s order."""
+    chain = LogitsProcessorList()
+    if rule.temperature not in (0.0, 1.0):
+        chain.append(TemperatureLogitsWarper(rule.temperature))
+    if rule.top_k:
+        chain.append(TopKLogitsWarper(rule.top_k))
+    if rule.top_p < 1.0:
+        chain.append(TopPLogitsWarper(rule.top_p))
+    if rule.min_p > 0.0:
+        chain.append(MinPLogitsWarper(rule.min_p))
+    return chain
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Logical shift right: torch shifts signed integers arithmetically."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def gumbel(key: int, ids: Tensor) -> Tensor:
+    """The same noise as `core.sampling.gumbel`, in float64 on the device of `ids`."""
+    z = ids * _signed(GOLDEN) + _signed(key)
+    z = (z ^ _shift(z, 30)) * _signed(MIX_A)
+    z = (z ^ _shift(z, 27)) * _signed(MIX_B)
+    z = z ^ _shift(z, 31)
+    uniform = (_shift(z, 11).double() + 0.5) * 2.0**-53
+    return -(-uniform.log()).log()
+
+
+@dataclass(slots=True)
+class Prefix:
+    """The growing prefix as a [1, length] tensor: appends what is new, copies all where an earlier token changed."""
+
+    device: torch.device
+    _buffer: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    _known: list[int] = field(default_factory=list)
+
+    def of(self, tokens: Sequence[int]) -> Tensor:
+        n, known = len(tokens), len(self._known)
+        if n > len(self._buffer) or list(tokens[:known]) != self._known:
+            self._buffer = torch.empty(max(256, 2 * n), dtype=torch.long, device=self.device)
+            known = 0
+        self._buffer[known:n] = torch.tensor(tokens[known:], dtype=torch.long)
+        self._known = list(tokens)
+        return self._buffer[None, :n]
+
+
+def hf_processors(processors: Sequence[Any], device: torch.device) -> tuple[Processor, ...]:
+    """Hugging Face logits processors as one processor of the walk: once per emitted token, in order, on the true prefix."""
+    chain = LogitsProcessorList(processors)
+    if not chain:
+        return ()
+    prefix = Prefix(device)
+
+    def process(tokens: Sequence[int], row: Tensor) -> Tensor:
+        out: Tensor = chain(prefix.of(tokens), row[None])[0]
+        return out
+
+    return (process,)
+
+
+def hf_criteria(criteria: Sequence[Any], device: torch.device) -> tuple[Callable[[Sequence[int], int], str | None], ...]:
+    """Hugging Face stopping criteria as checks: called after every emitted token."""
+    if not criteria:
+        return ()
+    prefix = Prefix(device)
+
+    def check(tokens: Sequence[int], _: int) -> str | None:
+        ids = prefix.of(tokens)
+        done = [bool(torch.as_tensor(criterion(ids, None)).all()) for criterion in criteria]
+        return "criterion" if any(done) else None
+
+    return (check,)
+
+
+@dataclass(slots=True)
+class TorchSampler(Sampler):
+    """`torch.multinomial`, one draw per emitted token from the session's own generator.
+
+    Alone in a batch it gives the tokens of `model.generate(do_sample=True)` under the same `torch.manual_seed`.
+    """
+
+    generator: torch.Generator | None = None
+
+    def choose(self, scores: Scores, row: int, prefix: Sequence[int]) -> int:
+        values = scores.row(row)
+        for processor in self.processors:
+            values = processor(prefix, values)
+        if self.rule.greedy:
+            return int(values.argmax())
+        values = warpers(self.rule)(None, values[None])  # type: ignore[arg-type]
+        return int(torch.multinomial(values.softmax(dim=-1), 1, generator=self.generator))

@@ -1,0 +1,158 @@
+"""The one value that drafters hand to the engine: a token tree rooted at the anchor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+ANCHOR = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A token tree rooted at the anchor (the last committed token), flat, parents before children.
+
+    token[i]   int64   the guessed token
+    parent[i]  int64   index of the parent node, -1 for the anchor; smaller than i
+    prob[i]    float64 the drafter's estimate that node i will be accepted: a path probability in [0, 1]
+    source[i]  str     who guessed it
+    probe[i]   bool    a node that is there to learn from (a lookahead window); accepted like any other
+
+    Siblings have different tokens. The likeliest path should come first: its rows are then in place already when accepted.
+    """
+
+    token: NDArray[np.int64]
+    parent: NDArray[np.int64]
+    prob: NDArray[np.float64]
+    source: tuple[str, ...]
+    probe: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.token)
+
+    @property
+    def depth(self) -> NDArray[np.int64]:
+        """Depth of every node, 1 for children of the anchor. Shape [n]."""
+        depth = np.ones(len(self), dtype=np.int64)
+        for i, p in enumerate(self.parent.tolist()):
+            if p != ANCHOR:
+                depth[i] = depth[p] + 1
+        return depth
+
+    @property
+    def ancestors(self) -> NDArray[np.bool_]:
+        """`ancestors[i, j]`: node j is node i or lies on its path to the anchor. Shape [n, n]."""
+        seen = np.eye(len(self), dtype=np.bool_)
+        for i, p in enumerate(self.parent.tolist()):
+            if p != ANCHOR:
+                seen[i] |= seen[p]
+        return seen
+
+    def take(self, nodes: Sequence[int]) -> Draft:
+        """The subtree of `nodes` (ascending, every parent included)."""
+        if len(nodes) == len(self):
+            return self
+        new = {ANCHOR: ANCHOR} | {old: i for i, old in enumerate(nodes)}
+        keep = np.asarray(nodes, dtype=np.int64)
+        return Draft(
+            self.token[keep],
+            np.asarray([new[p] for p in self.parent[keep].tolist()], dtype=np.int64),
+            self.prob[keep],
+            tuple(self.source[i] for i in nodes),
+            self.probe[keep],
+        )
+
+    @staticmethod
+    def chain(tokens: Sequence[int], prob: Sequence[float] | float = 0.5, source: str = "") -> Draft:
+        """A draft without branches; a scalar `prob` is the chance of each token given the one before."""
+        n = len(tokens)
+        path = [prob ** (i + 1) for i in range(n)] if isinstance(prob, float | int) else list(prob)
+        return Draft(
+            np.asarray(tokens, dtype=np.int64),
+            np.arange(-1, n - 1, dtype=np.int64),
+            np.asarray(path, dtype=np.float64),
+            (source,) * n,
+            np.zeros(n, dtype=np.bool_),
+        )
+
+
+EMPTY = Draft.chain([])
+
+
+@dataclass(slots=True)
+class DraftBuilder:
+    """A trie that merges equal paths: a token proposed twice at one place is paid for once and keeps its better estimate."""
+
+    token: list[int] = field(default_factory=list)
+    parent: list[int] = field(default_factory=list)
+    prob: list[float] = field(default_factory=list)
+    source: list[str] = field(default_factory=list)
+    probe: list[bool] = field(default_factory=list)
+    _child: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.token)
+
+    def add(self, parent: int, token: int, prob: float, source: str = "", probe: bool = False) -> int:
+        """Add `token` under `parent` (-1 = anchor) unless it is there; returns its node."""
+        node = self._child.get((parent, token))
+        if node is not None:
+            if prob > self.prob[node]:
+                self.prob[node], self.source[node] = prob, source
+            self.probe[node] = self.probe[node] and probe
+            return node
+        node = len(self.token)
+        self._child[parent, token] = node
+        self.token.append(token)
+        self.parent.append(parent)
+        self.prob.append(prob)
+        self.source.append(source)
+        self.probe.append(probe)
+        return node
+
+    def build(self) -> Draft:
+        """The draft, likeliest path first."""
+        children: dict[int, list[int]] = {}
+        for node, p in enumerate(self.parent):
+            children.setdefault(p, []).append(node)
+        order: list[int] = []
+        stack = [ANCHOR]
+        while stack:
+            node = stack.pop()
+            if node != ANCHOR:
+                order.append(node)
+            stack.extend(sorted(children.get(node, ()), key=self.prob.__getitem__))
+        new = {ANCHOR: ANCHOR} | {old: i for i, old in enumerate(order)}
+        return Draft(
+            np.asarray([self.token[i] for i in order], dtype=np.int64),
+            np.asarray([new[self.parent[i]] for i in order], dtype=np.int64),
+            np.asarray([self.prob[i] for i in order], dtype=np.float64),
+            tuple(self.source[i] for i in order),
+            np.asarray([self.probe[i] for i in order], dtype=np.bool_),
+        )
+
+
+def sane(draft: Draft, vocab_size: int, max_nodes: int, max_depth: int, chain: bool = False) -> Draft:
+    """What of `draft` may be scored, whatever the drafter did.
+
+    Drops nodes with a token outside the vocabulary, a parent that is not before them, a sibling with the same token, a depth
+    beyond `max_depth`, everything beyond the first `max_nodes`, and whatever hangs from a dropped node. `chain` keeps the
+    first child of every node only.
+    """
+    if not len(draft) or max_nodes <= 0 or max_depth <= 0:
+        return EMPTY
+    depth = {ANCHOR: 0}
+    seen: set[tuple[int, int]] = set()
+    keep: list[int] = []
+    for i, (t, p) in enumerate(zip(draft.token.tolist(), draft.parent.tolist(), strict=True)):
+        key = (p, 0 if chain else t)
+        if 0 <= t < vocab_size and p < i and p in depth and depth[p] < max_depth and key not in seen:
+            seen.add(key)
+            depth[i] = depth[p] + 1
+            keep.append(i)
+            if len(keep) == max_nodes:
+                break
+    return draft.take(keep)

@@ -1,0 +1,54 @@
+"""The seam to a method: guess a tree behind the anchor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from echodraft.core.backend import Need
+from echodraft.core.budget import Budget
+from echodraft.core.draft import Draft
+from echodraft.core.sampling import Rule
+from echodraft.core.step import Step
+
+
+class Context(Protocol):
+    """All that a drafter may know of a session."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def tokens(self) -> Sequence[int]: ...
+    @property
+    def prompt_length(self) -> int: ...
+    @property
+    def rule(self) -> Rule: ...
+
+
+class Drafter:
+    """Base of all drafters. It may be wrong in any way; the output stays right.
+
+    It sees sessions as token ids and steps as what was drafted and emitted, so a token-only drafter can run inside another engine.
+    Override `propose`; the rest has defaults.
+    """
+
+    name = "drafter"
+    needs: frozenset[Need] = frozenset()
+
+    def open(self, session: Context) -> None:
+        """A session begins; its prompt is in `session.tokens`."""
+
+    def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
+        """One draft per session, each within its budget; more is cut off."""
+        raise NotImplementedError
+
+    def observe(self, steps: Sequence[Step]) -> None:
+        """What came of it, prefill included. `session.tokens` holds the emitted tokens already."""
+
+    def rewind(self, session: Context, length: int) -> None:
+        """Tokens beyond `length` are no longer part of the session."""
+
+    def close(self, session: Context) -> None:
+        """The session is over; forget its state."""

@@ -1,0 +1,174 @@
+"""The loop: propose, score, accept, commit, observe, yield. One request is an engine with one session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import count
+from time import perf_counter
+
+import numpy as np
+
+from echodraft.core.accept import Stops, accept
+from echodraft.core.backend import Backend, Need, Request, Shape
+from echodraft.core.budget import Budget, Policy
+from echodraft.core.draft import EMPTY, Draft, sane
+from echodraft.core.drafter import Drafter
+from echodraft.core.sampling import Sampler
+from echodraft.core.scores import Scores
+from echodraft.core.session import Session
+from echodraft.core.step import Step, Times
+from echodraft.errors import Unsupported, UsageError
+
+TOP_K = 8
+
+
+class Engine:
+    """Sessions over one backend, one drafter and one budget policy. Sessions come, go and continue between steps."""
+
+    def __init__(self, backend: Backend, drafter: Drafter, policy: Policy) -> None:
+        missing = drafter.needs - backend.offers
+        if missing:
+            what = ", ".join(sorted(need.value for need in missing))
+            raise Unsupported(f"Drafter '{drafter.name}' needs {what}, which this backend does not offer. See: echodraft ls drafters.")
+        self.backend, self.drafter, self.policy = backend, drafter, policy
+        self.sessions: dict[int, Session] = {}
+        self._ids = count()
+
+    def open(self, prompt: Sequence[int], sampler: Sampler | None = None, stops: Stops | None = None, tenant: str = "") -> Session:
+        """Begin a session. Its prompt is read by its first step. Raises `UsageError` on an empty or too long prompt."""
+        stops = stops or Stops()
+        limit = self.backend.context
+        if not len(prompt):
+            raise UsageError("The prompt is empty. Give at least one token.")
+        if limit is not None and len(prompt) >= limit:
+            raise UsageError(f"The prompt has {len(prompt)} tokens, the model's context is {limit}. Shorten the prompt.")
+        if not all(0 <= token < self.backend.vocab_size for token in prompt):
+            raise UsageError(f"The prompt holds ids outside the vocabulary of {self.backend.vocab_size}. Use the model's own tokenizer.")
+        if limit is not None:
+            bound = limit if stops.max_length is None else min(limit, stops.max_length)
+            stops = Stops(stops.eos, stops.max_new_tokens, bound, stops.checks)
+        session = Session(next(self._ids), tenant, list(prompt), len(prompt), sampler or Sampler(), stops, self.backend.open())
+        self.sessions[session.id] = session
+        self.drafter.open(session)
+        return session
+
+    def extend(self, session: Session, tokens: Sequence[int], stops: Stops | None = None) -> None:
+        """Continue a session with more context, such as the next turn of a chat."""
+        session.tokens.extend(tokens)
+        session.prompt_length = len(session.tokens)
+        session.stops = stops or session.stops
+        session.finish = None
+
+    def rewind(self, session: Session, length: int) -> None:
+        """Cut the session to its first `length` tokens (at least one)."""
+        del session.tokens[length:]
+        session.prompt_length = min(session.prompt_length, length)
+        session.cached = self.backend.rewind(session.slot, min(session.cached, length - 1))
+        session.finish = None
+        self.drafter.rewind(session, length)
+
+    def close(self, session: Session) -> None:
+        """End a session and free its slot; closing twice is harmless."""
+        if self.sessions.pop(session.id, None) is not None:
+            self.drafter.close(session)
+            self.backend.close(session.slot)
+
+    def step(self, sessions: Iterable[Session] | None = None) -> list[Step]:
+        """One forward over all unfinished sessions (or the named ones): one step each. New context is read first, session by session."""
+        live = [s for s in (self.sessions.values() if sessions is None else sessions) if s.finish is None]
+        fresh = [s for s in live if len(s.pending) > 1]
+        ready = [s for s in live if len(s.pending) == 1]
+        steps = [self._read(session) for session in fresh]
+        if ready:
+            steps += self._decode(ready)
+        self.drafter.observe(steps)
+        return steps
+
+    def _decode(self, sessions: list[Session]) -> list[Step]:
+        start = perf_counter()
+        context = max(len(s.tokens) for s in sessions)
+        rooms = [min(s.room - 1, self.backend.room(s.slot, len(s.tokens))) for s in sessions]
+        if self.backend.shape == Shape.NONE:
+            rooms = [0] * len(sessions)
+        budgets = self.policy.plan(rooms)
+        drafts = self._propose(sessions, budgets)
+        proposed = [len(draft) for draft in drafts]
+        drafts = self.policy.trim(drafts, context)
+        proposing = perf_counter() - start
+        steps = self._forward(sessions, [s.pending for s in sessions], drafts, proposed, proposing, prefill=False)
+        self.policy.observe(drafts, [step.verdict for step in steps], context)
+        return steps
+
+    def _propose(self, sessions: list[Session], budgets: list[Budget]) -> list[Draft]:
+        """The drafts, made harmless. Sessions without a budget are not asked."""
+        drafts = [EMPTY] * len(sessions)
+        asked = [i for i, budget in enumerate(budgets) if budget.nodes > 0 and budget.depth > 0]
+        if asked:
+            found = self.drafter.propose([sessions[i] for i in asked], [budgets[i] for i in asked])
+            chain = self.backend.shape == Shape.CHAIN
+            for i, draft in zip(asked, found, strict=True):
+                drafts[i] = sane(draft, self.backend.vocab_size, budgets[i].nodes, budgets[i].depth, chain)
+        return drafts
+
+    def _read(self, session: Session) -> Step:
+        """Feed new context in chunks; the last one yields a token."""
+        want = self.drafter.needs & {Need.HIDDEN}
+        fed, hidden = len(session.pending), []
+        start = perf_counter()
+        while len(session.pending) > self.backend.chunk:
+            part = session.pending[: self.backend.chunk]
+            scores = self.backend.score([Request(session.slot, part, logits=False, ahead=len(session.pending) - len(part))], want)
+            if want:
+                hidden.append(scores[0].hidden())
+            self.backend.commit(session.slot, [])
+            session.cached += len(part)
+        chunks = perf_counter() - start
+        step = self._forward([session], [session.pending], [EMPTY], [0], 0.0, prefill=True)[0]
+        times = replace(step.times, score=step.times.score + chunks)
+        if step.hidden is not None:
+            return replace(step, fed=fed, times=times, hidden=np.concatenate([*hidden, step.hidden]))
+        return replace(step, fed=fed, times=times)
+
+    def _forward(
+        self,
+        sessions: list[Session],
+        pending: list[list[int]],
+        drafts: list[Draft],
+        proposed: list[int],
+        proposing: float,
+        prefill: bool,
+    ) -> list[Step]:
+        """Score, accept, commit: one forward for all."""
+        needs = self.drafter.needs
+        start = perf_counter()
+        requests = [Request(s.slot, fed, draft) for s, fed, draft in zip(sessions, pending, drafts, strict=True)]
+        scores: Sequence[Scores] = self.backend.score(requests, needs)
+        scored = perf_counter()
+        verdicts = [
+            accept(draft, row, s.sampler, s.stops, s.tokens, s.prompt_length)
+            for s, draft, row in zip(sessions, drafts, scores, strict=True)
+        ]
+        accepted = perf_counter()
+        for s, fed, verdict in zip(sessions, pending, verdicts, strict=True):
+            # The last emitted token is the next anchor: fed again, never cached.
+            path = verdict.path[: len(verdict.tokens) - 1]
+            self.backend.commit(s.slot, path)
+            s.cached += len(fed) + len(path)
+            s.finish = verdict.finish
+        times = Times(proposing, scored - start, accepted - scored, perf_counter() - accepted)
+        return [
+            Step(
+                session=s,
+                proposed=n,
+                draft=draft,
+                verdict=verdict,
+                fed=len(fed),
+                prefill=prefill,
+                batch=len(sessions),
+                times=times,
+                hidden=row.hidden() if Need.HIDDEN in needs else None,
+                top_k=row.top_k(TOP_K) if Need.TOP_K in needs else None,
+            )
+            for s, n, draft, verdict, fed, row in zip(sessions, proposed, drafts, verdicts, pending, scores, strict=True)
+        ]

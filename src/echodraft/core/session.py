@@ -1,0 +1,43 @@
+"""The state of one request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from echodraft.core.accept import Stops
+from echodraft.core.sampling import Rule, Sampler
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    """One sequence: `tokens` is prompt and output; the first `cached` of them are in the backend's slot, the rest is pending.
+
+    The last pending token is the anchor. A finished session has `finish` set and may be continued with `Engine.extend`.
+    """
+
+    id: int
+    tenant: str
+    tokens: list[int]
+    prompt_length: int
+    sampler: Sampler
+    stops: Stops
+    slot: int
+    cached: int = 0
+    finish: str | None = None
+
+    @property
+    def pending(self) -> list[int]:
+        return self.tokens[self.cached :]
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.prompt_length :]
+
+    @property
+    def room(self) -> int:
+        """Output tokens that the limits still allow."""
+        return self.stops.room(self.tokens, self.prompt_length)
+
+    @property
+    def rule(self) -> Rule:
+        return self.sampler.rule

@@ -1,0 +1,29 @@
+"""One file a method. The table below is all that the command line knows of them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from echodraft.core.drafter import Drafter
+from echodraft.errors import UsageError, unknown_name
+
+DRAFTERS: dict[str, str] = {
+    "none": "echodraft.drafters.none:NoDrafter",
+    "prompt-lookup": "echodraft.drafters.prompt_lookup:PromptLookup",
+}
+DEFAULT = "prompt-lookup"
+
+
+def drafter_class(name: str) -> type[Drafter]:
+    """The class of a drafter by its name or by a dotted path `package.module:Class`. Raises `UsageError`."""
+    path = DRAFTERS.get(name, name)
+    if ":" not in path:
+        raise unknown_name("drafter", name, DRAFTERS)
+    module, _, attribute = path.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"Drafter '{name}' cannot be loaded: {error}. A path of your own reads package.module:Class.") from error
+    if not (isinstance(found, type) and issubclass(found, Drafter)):
+        raise UsageError(f"'{name}' is not a drafter. It must be a class derived from echodraft.Drafter.")
+    return found
