@@ -91,6 +91,10 @@ class TreeCache(Cache):
         self.place = Placement(0, [0], 0)
         super().__init__(layers=[TreeLayer(self, window) for window in windows])  # type: ignore[misc]
 
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Columns before this forward in the longest row; models that are given positions only take it as a hint."""
+        return max(self.place.offsets)
+
     def reserve(self, rows: int, columns: int) -> None:
         """Room for `rows` rows of `columns` columns; buffers grow in big steps, at the next forward."""
         if rows > self.rows:
