@@ -1,0 +1,155 @@
+"""Names and options in, a decoder out: the only place that wires the parts together."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from echodraft.core.backend import Backend
+from echodraft.core.budget import CPU_CURVE, GPU_CURVE, Adaptive, CostCurve, Fixed, Policy
+from echodraft.core.drafter import Drafter
+from echodraft.core.engine import Engine
+from echodraft.curves import cost_file, load_curve
+from echodraft.decoder import Decoder
+from echodraft.drafters import DEFAULT, drafter_class
+from echodraft.errors import UsageError, unknown_name
+from echodraft.text.tokenizer import Text
+
+log = logging.getLogger("echodraft")
+
+BACKENDS = {
+    "transformers": "any Hugging Face causal language model",
+    "toy": "a tiny language model without weights, for tests and docs",
+}
+
+
+def load(
+    model: Any = None,
+    *,
+    drafter: str | type[Drafter] | Drafter = DEFAULT,
+    drafter_options: Mapping[str, Any] | None = None,
+    backend: str = "transformers",
+    tokenizer: Any = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    attn: str = "sdpa",
+    budget: str | int = "auto",
+    pack: bool = True,
+    trust_remote_code: bool = False,
+) -> Decoder:
+    """A decoder for a model.
+
+    model              a folder, a local .gguf file, a name on the Hugging Face hub or a loaded `PreTrainedModel`; None = the embedded model
+    drafter            a name (`echodraft ls drafters`), a path "package.module:Class", a class or an object
+    drafter_options    its knobs
+    backend            "transformers", or "toy" for a language model without weights
+    tokenizer          a tokenizer or where to load it from; by default the model's. A loaded model without one takes ids only
+    dtype              "auto" (the model's own), "float32", "bfloat16", "float16"
+    device             "auto" (CUDA where there is one), "cpu", "cuda", …
+    attn               "sdpa" or "eager"
+    budget             "auto" drafts where it pays; a number is the size of every draft, 0 no drafting
+    pack               prepack the weights of CPU models: faster drafts for more memory
+    trust_remote_code  run Python code that comes with the model
+
+    Raises `UsageError`, `Unsupported` or `EchodraftError`, each with what to do.
+    """
+    made = make_drafter(drafter, drafter_options or {})
+    check_budget(budget)
+    if backend == "toy":
+        from echodraft.backends.toy import ToyBackend, ToyTokenizer
+
+        if model is not None:
+            log.warning("The toy backend brings its own model; '%s' is not loaded.", model)
+        toy = ToyBackend()
+        return Decoder(Engine(toy, made, make_policy(budget, CPU_CURVE)), Text(tokenizer or ToyTokenizer()), "toy")
+    if backend != "transformers":
+        raise unknown_name("backend", backend, BACKENDS)
+    return _load_transformers(model, made, tokenizer, dtype, device, attn, budget, pack, trust_remote_code)
+
+
+def _load_transformers(
+    model: Any, drafter: Drafter, tokenizer: Any, dtype: str, device: str, attn: str, budget: str | int, pack: bool, trust_remote_code: bool
+) -> Decoder:
+    from echodraft.backends.transformers_load import eos_ids, load_model, load_tokenizer
+    from echodraft.backends.transformers_support import make_backend
+
+    source: str | Path | None = None
+    if model is None:
+        from echodraft.models import embedded
+
+        source = embedded()
+    elif isinstance(model, str | Path):
+        source = model
+    elif dtype != "auto" or device != "auto":
+        raise UsageError("A loaded model is taken as it is. Leave out dtype and device, or load it so.")
+    if source is not None:
+        model = load_model(source, dtype, device, attn, trust_remote_code)
+    if isinstance(tokenizer, str | Path) or (tokenizer is None and source is not None):
+        tokenizer = load_tokenizer(tokenizer or source, trust_remote_code)
+    made, told = make_backend(model, pack)
+    if told:
+        log.warning("%s", told)
+    gguf = str(source).lower().endswith(".gguf")
+    text = Text(tokenizer, eos_ids(model, tokenizer, gguf))
+    name = str(source or getattr(model, "name_or_path", "") or type(model).__name__)
+    return Decoder(Engine(made, drafter, make_policy(budget, curve_for(name, made))), text, name)
+
+
+def redraft(
+    decoder: Decoder, drafter: str | type[Drafter] | Drafter = "none", options: Mapping[str, Any] | None = None, budget: str | int = "auto"
+) -> Decoder:
+    """A decoder with the same model and text but another drafter, as comparisons need it. Nothing is loaded again."""
+    check_budget(budget)
+    backend = decoder.engine.backend
+    policy = make_policy(budget, curve_for(decoder.name, backend))
+    return Decoder(Engine(backend, make_drafter(drafter, options or {}), policy), decoder.text, decoder.name)
+
+
+def make_drafter(drafter: str | type[Drafter] | Drafter, options: Mapping[str, Any]) -> Drafter:
+    """A drafter by name, path, class or as it is. Raises `UsageError` for a wrong name or knob."""
+    if isinstance(drafter, Drafter):
+        if options:
+            raise UsageError("A drafter that is made already takes no options. Pass its class or its name.")
+        return drafter
+    kind = drafter_class(drafter) if isinstance(drafter, str) else drafter
+    knobs = {name: p for name, p in inspect.signature(kind).parameters.items() if p.kind is not p.VAR_KEYWORD}
+    given = {name.replace("-", "_"): value for name, value in options.items()}
+    for name, value in given.items():
+        if name not in knobs:
+            if not knobs:
+                raise UsageError(f"Drafter '{kind.name}' has no options, so it takes no '{name}'.")
+            raise unknown_name(f"option of {kind.name}", name, knobs)
+        usual = type(knobs[name].default)
+        if usual in (bool, int, float, str) and not isinstance(value, (int, float) if usual is float else usual):
+            raise UsageError(f"Option {name} of {kind.name} is of type {usual.__name__} (default {knobs[name].default}), not '{value}'.")
+    return kind(**given)
+
+
+def check_budget(budget: str | int) -> None:
+    """Raises `UsageError` unless `budget` is "auto" or a number of nodes."""
+    if budget != "auto" and (isinstance(budget, str | bool) or budget < 0):
+        raise UsageError(f"budget must be 'auto' or a number of nodes from 0 on, not '{budget}'.")
+
+
+def make_policy(budget: str | int, curve: CostCurve) -> Policy:
+    """Drafts where it pays on `curve`, or a fixed number of nodes."""
+    return Adaptive(curve) if isinstance(budget, str) else Fixed(budget)
+
+
+def curve_for(name: str, backend: Backend) -> CostCurve:
+    """What forwards cost here: measured by `echodraft cost` if it ever ran for this model, dtype and device, else the built-in curve."""
+    device = getattr(backend, "device", None)
+    kind = str(getattr(device, "type", "cpu"))
+    built_in = GPU_CURVE if kind == "cuda" else CPU_CURVE
+    model = getattr(backend, "model", None)
+    path = cost_file(name, str(getattr(model, "dtype", "float32")), kind)
+    if not path.is_file():
+        return built_in
+    try:
+        return load_curve(path)
+    except UsageError as error:
+        log.warning("%s", error)
+        return built_in
