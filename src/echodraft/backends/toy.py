@@ -14,6 +14,7 @@ from echodraft.core.sampling import Rule, gumbel, pick
 from echodraft.errors import EchodraftError
 
 WIDTH = 16
+NAN = "The model returned NaN logits. Its weights or its dtype are at fault; try --dtype float32."
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class ArrayScores:
 
     def argmax(self) -> Sequence[int]:
         if np.isnan(self.logits).any():
-            raise EchodraftError("The model returned NaN logits. Its weights or its dtype are at fault; try --dtype float32.")
+            raise EchodraftError(NAN)
         best: list[int] = self.logits.argmax(axis=1).tolist()
         return best
 
@@ -33,6 +34,8 @@ class ArrayScores:
         return np.argsort(-self.logits, axis=1, kind="stable")[:, :k]
 
     def row(self, i: int) -> NDArray[np.float32]:
+        if np.isnan(self.logits[i]).any():
+            raise EchodraftError(NAN)
         return self.logits[i].astype(np.float32)
 
     def pick(self, values: Any, rule: Rule, position: int) -> int:

@@ -75,7 +75,8 @@ class TransformersBackend:
         last = len(self._slots)
         for other in self._slots.values():
             if other.row == last:
-                self._cache.move(last, freed.row, len(other.tokens))
+                if other.tokens:  # a row that was never written may lie beyond the buffers
+                    self._cache.move(last, freed.row, len(other.tokens))
                 other.row = freed.row
 
     def rewind(self, slot: int, length: int) -> int:
@@ -118,13 +119,16 @@ class TransformersBackend:
         return groups
 
     def _switch_sides(self, request: Request) -> None:
-        """Longrope rotates by another factor once the sequence is longer than the switch; what was cached before is computed again."""
+        """Longrope rotates by another factor once the sequence is longer than the switch; what was cached before is computed again.
+
+        So is what was cached beyond the switch and is now, after a rewind, short of it.
+        """
         slot = self._slots[request.slot]
         if self._switch is None:
             return
         long = len(slot.tokens) + len(request.pending) + request.ahead > self._switch
-        if long and not slot.long and self._recomputes:
-            again, slot.tokens, slot.long = slot.tokens, [], True
+        if long != slot.long and (self._recomputes or slot.long):
+            again, slot.tokens, slot.long = slot.tokens, [], long
             for i in range(0, len(again), self.chunk):
                 part = Request(request.slot, again[i : i + self.chunk], logits=False)
                 self._forward([part], frozenset())

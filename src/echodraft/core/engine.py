@@ -36,36 +36,45 @@ class Engine:
         self._ids = count()
 
     def open(self, prompt: Sequence[int], sampler: Sampler | None = None, stops: Stops | None = None, tenant: str = "") -> Session:
-        """Begin a session. Its prompt is read by its first step. Raises `UsageError` on an empty or too long prompt."""
-        stops = stops or Stops()
-        limit = self.backend.context
+        """Begin a session. Its prompt is read by its first step. Raises `UsageError` on a prompt that is empty, too long or not of ids."""
         if not len(prompt):
             raise UsageError("The prompt is empty. Give at least one token.")
-        if limit is not None and len(prompt) >= limit:
-            raise UsageError(f"The prompt has {len(prompt)} tokens, the model's context is {limit}. Shorten the prompt.")
-        if not all(0 <= token < self.backend.vocab_size for token in prompt):
-            raise UsageError(f"The prompt holds ids outside the vocabulary of {self.backend.vocab_size}. Use the model's own tokenizer.")
-        if limit is not None:
-            bound = limit if stops.max_length is None else min(limit, stops.max_length)
-            stops = Stops(stops.eos, stops.max_new_tokens, bound, stops.checks)
+        stops = self._limits(prompt, len(prompt), stops or Stops())
         session = Session(next(self._ids), tenant, list(prompt), len(prompt), sampler or Sampler(), stops, self.backend.open())
         self.sessions[session.id] = session
         self.drafter.open(session)
         return session
 
     def extend(self, session: Session, tokens: Sequence[int], stops: Stops | None = None) -> None:
-        """Continue a session with more context, such as the next turn of a chat."""
+        """Continue a session with more context, such as the next turn of a chat. Raises `UsageError` as `open` does."""
+        session.stops = self._limits(tokens, len(session.tokens) + len(tokens), stops or session.stops)
         session.tokens.extend(tokens)
         session.prompt_length = len(session.tokens)
-        session.stops = stops or session.stops
         session.finish = None
 
+    def _limits(self, tokens: Sequence[int], length: int, stops: Stops) -> Stops:
+        """`stops` within the model's context, for a prompt of `length` that ends with the new `tokens`. Raises `UsageError`."""
+        limit = self.backend.context
+        if limit is not None and length >= limit:
+            raise UsageError(f"The prompt has {length} tokens, the model's context is {limit}. Shorten the prompt.")
+        if not all(0 <= token < self.backend.vocab_size for token in tokens):
+            raise UsageError(f"The prompt holds ids outside the vocabulary of {self.backend.vocab_size}. Use the model's own tokenizer.")
+        if limit is not None and (stops.max_length is None or stops.max_length > limit):
+            stops = replace(stops, max_length=limit)
+        if stops.max_new_tokens is not None and stops.max_new_tokens < 1:
+            raise UsageError(f"max_new_tokens is {stops.max_new_tokens}. Ask for at least one token.")
+        if stops.max_length is not None and stops.max_length <= length:
+            raise UsageError(f"max_length is {stops.max_length}, but the prompt has {length} tokens. Raise it or use max_new_tokens.")
+        return stops
+
     def rewind(self, session: Session, length: int) -> None:
-        """Cut the session to its first `length` tokens (at least one)."""
+        """Cut the session to its first `length` tokens (at least one). It goes on from there where its limits leave room."""
+        if not 1 <= length <= len(session.tokens):
+            raise UsageError(f"The session has {len(session.tokens)} tokens and cannot be cut to {length}.")
         del session.tokens[length:]
         session.prompt_length = min(session.prompt_length, length)
         session.cached = self.backend.rewind(session.slot, min(session.cached, length - 1))
-        session.finish = None
+        session.finish = None if session.room else "length"
         self.drafter.rewind(session, length)
 
     def close(self, session: Session) -> None:
@@ -145,10 +154,17 @@ class Engine:
         requests = [Request(s.slot, fed, draft) for s, fed, draft in zip(sessions, pending, drafts, strict=True)]
         scores: Sequence[Scores] = self.backend.score(requests, needs)
         scored = perf_counter()
-        verdicts = [
-            accept(draft, row, s.sampler, s.stops, s.tokens, s.prompt_length)
-            for s, draft, row in zip(sessions, drafts, scores, strict=True)
-        ]
+        lengths = [len(s.tokens) for s in sessions]
+        try:
+            verdicts = [
+                accept(draft, row, s.sampler, s.stops, s.tokens, s.prompt_length)
+                for s, draft, row in zip(sessions, drafts, scores, strict=True)
+            ]
+        except BaseException:
+            # A processor raised: nothing was committed or told, so nothing was emitted, in any session.
+            for s, length in zip(sessions, lengths, strict=True):
+                del s.tokens[length:]
+            raise
         accepted = perf_counter()
         for s, fed, verdict in zip(sessions, pending, verdicts, strict=True):
             # The last emitted token is the next anchor: fed again, never cached.
