@@ -40,8 +40,8 @@ class Rule:
 
     def key(self, position: int) -> int:
         """The 64-bit key of the noise at an absolute `position` of the sequence."""
-        key = self.seed & _WORD
-        for part in (self.stream, position):
+        key = 0  # the seed is mixed too: seed 1 of stream 0 and seed 0 of stream 1 must differ
+        for part in (self.seed, self.stream, position):
             key = _mix(key + GOLDEN + part)
         return key
 
