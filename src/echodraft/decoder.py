@@ -223,7 +223,7 @@ class Decoder:
         return results[0] if alone and samples == 1 else results
 
     def stream(self, prompt: Prompt, **options: Any) -> Stream:
-        """The answer to one prompt as it comes; options as in `generate`, `samples` excepted."""
+        """The answer to one prompt as it comes; options as in `generate`, one sample."""
         asked = Options(**options)
         prompts, alone = as_batch(prompt)
         if not alone or asked.samples > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from echodraft.core.sampling import Processor, Rule
@@ -47,6 +47,10 @@ class Options:
         ):
             if wrong:
                 raise UsageError(what)
+
+    def keywords(self) -> dict[str, Any]:
+        """The options as keyword arguments of `Decoder.generate`."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def greedy(self) -> bool:

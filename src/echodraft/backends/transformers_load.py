@@ -13,6 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as hf_logging
 
+from echodraft.backends.transformers_linear import available
 from echodraft.backends.transformers_sampling import TorchSampler
 from echodraft.core.sampling import Processor, Rule
 from echodraft.errors import EchodraftError, Unsupported, UsageError
@@ -175,3 +176,31 @@ def torch_device(name: str) -> torch.device:
 def torch_sampler(rule: Rule, processors: tuple[Processor, ...], device: Any) -> TorchSampler:
     """A sampler that draws as `model.generate` does after `torch.manual_seed(rule.seed)`."""
     return TorchSampler(rule, processors, torch.Generator(device).manual_seed(rule.seed))
+
+
+def hardware() -> dict[str, Any]:
+    """Devices, threads, kernels, as plain values for `echodraft doctor`."""
+    packed = available()
+    return {
+        "threads": torch.get_num_threads(),
+        "devices": ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count()))],
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "bfloat16_instructions": bool(packed and torch.ops.mkldnn._is_mkldnn_bf16_supported()),
+        "packed_kernels": packed,
+        "attention": ["sdpa", "eager"],
+    }
+
+
+def convert_gguf(gguf: Path, folder: Path) -> None:
+    """Unpack a GGUF file and save model and tokenizer under `folder` in bfloat16, as an ordinary model folder."""
+    options = {"gguf_file": gguf.name}
+    with quiet():
+        model = AutoModelForCausalLM.from_pretrained(str(gguf.parent), dtype=torch.float32, **options)
+        tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), **options)
+        # The weights are plain tensors now; say so, or they cannot be saved.
+        model.hf_quantizer, model.is_quantized = None, False
+        if hasattr(model.config, "quantization_config"):
+            del model.config.quantization_config
+        model.config.dtype = torch.bfloat16
+        model.to(torch.bfloat16).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)

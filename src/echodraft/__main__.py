@@ -1,0 +1,5 @@
+"""`python -m echodraft`."""
+
+from echodraft.cli import main
+
+main()

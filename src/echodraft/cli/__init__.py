@@ -1,0 +1,106 @@
+"""The command line: one file a command, loaded when it is called, so that help is quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from echodraft import __version__
+from echodraft.cli import console, settings
+from echodraft.cli.table import COMMANDS, command, installed
+from echodraft.errors import EchodraftError, unknown_name
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+class Commands(TyperGroup):
+    """The commands of the table. Their modules are imported when they are called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name in COMMANDS if installed(name)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return command(cmd_name) if cmd_name in self.list_commands(ctx) else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.list_commands(ctx):
+            raise unknown_name("command", args[0], self.list_commands(ctx))
+        name, found, rest = super().resolve_command(ctx, args)
+        ctx.default_map = settings.default_map(self.list_commands(ctx))
+        return name, found, rest
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            console.abandon()
+            raise typer.Exit(BROKEN_PIPE) from None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name].help) for name in self.list_commands(ctx)])
+
+
+app = typer.Typer(
+    cls=Commands,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Settings: flag > ECHODRAFT_… in the environment > echodraft.toml (or the file named by ECHODRAFT_CONFIG) > default.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"echodraft {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors (works behind a command, too).")] = False,
+) -> None:
+    """Example: echodraft run "Write a haiku about rain" --stats
+
+    Any Hugging Face causal language model, several tokens a forward: the same output, no training.
+    """
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its code."""
+    argv = list(sys.argv[1:] if args is None else args)
+    debug = "--debug" in argv or os.environ.get("ECHODRAFT_DEBUG", "") not in ("", "0")
+    console.prepare(debug)
+    sys.exit(_run([part for part in argv if part != "--debug"], debug))
+
+
+def _run(argv: list[str], debug: bool) -> int:
+    try:
+        app(argv, prog_name="echodraft")
+    except SystemExit as end:
+        return console.finish(end.code if isinstance(end.code, int) else int(end.code is not None))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except EchodraftError as error:
+        if debug:
+            traceback.print_exc()
+        console.error(str(error))
+        return error.exit_code
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        console.error(f"{type(error).__name__}: {error} (unexpected; --debug shows where)")
+        return 1
+    return 0
