@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,7 +140,7 @@ def sane(draft: Draft, vocab_size: int, max_nodes: int, max_depth: int, chain: b
 
     Drops nodes with a token outside the vocabulary, a parent that is not before them, a sibling with the same token, a depth
     beyond `max_depth`, everything beyond the first `max_nodes`, and whatever hangs from a dropped node. `chain` keeps the
-    first child of every node only.
+    first child of every node only. Estimates that are no probability become the nearest one, NaN becomes 0.
     """
     if not len(draft) or max_nodes <= 0 or max_depth <= 0:
         return EMPTY
@@ -155,4 +155,7 @@ def sane(draft: Draft, vocab_size: int, max_nodes: int, max_depth: int, chain: b
             keep.append(i)
             if len(keep) == max_nodes:
                 break
-    return draft.take(keep)
+    kept = draft.take(keep)
+    if np.all((kept.prob >= 0.0) & (kept.prob <= 1.0)):
+        return kept
+    return replace(kept, prob=np.clip(np.nan_to_num(kept.prob), 0.0, 1.0))
