@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -76,3 +77,17 @@ def at_least(count: int, eos: frozenset[int], prompt_length: int) -> Processor:
         return row
 
     return process
+
+
+def read_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Knobs from "key=value": numbers, true, false and null as in JSON, anything else is text. Raises `UsageError`."""
+    out: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"An option reads key=value, not '{pair}'.")
+        try:
+            out[key] = json.loads(value)
+        except ValueError:
+            out[key] = value
+    return out

@@ -211,8 +211,8 @@ def layer_types(config: Any) -> list[str]:
     types = getattr(config, "layer_types", None)
     if types is not None:
         return list(types)
-    kind = "sliding_attention" if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True) else "full_attention"
-    return [kind] * config.num_hidden_layers
+    slides = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+    return ["sliding_attention" if slides else "full_attention"] * config.num_hidden_layers
 
 
 def window_of(config: Any, kind: str) -> int | None:

@@ -36,7 +36,7 @@ def positions(place: Placement, fed: Sequence[int], drafts: Sequence[Draft], pad
 def visible(place: Placement, fed: Sequence[int], drafts: Sequence[Draft], window: int | None) -> NDArray[np.bool_]:
     """What each column of a forward attends to. Shape [rows, width, view - low]; True = attend.
 
-    Context sees all before it; a node sees the context and its ancestors; padding sees itself. A sliding window counts positions, not slots.
+    Context sees all before it; a node sees the context and its ancestors; padding sees itself. Windows count positions, not slots.
     """
     low, view = place.low(window), place.view
     out = np.zeros((len(fed), place.width, view), dtype=np.bool_)
@@ -92,9 +92,7 @@ def tree_attention(
         out = torch.nn.functional.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scaling)
         out = out.reshape(rows, heads, n, value.shape[-1])
     else:
-        out = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, scale=scaling, enable_gqa=groups > 1
-        )
+        out = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=groups > 1)
     return out.transpose(1, 2), None
 
 

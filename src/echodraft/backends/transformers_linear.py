@@ -7,14 +7,32 @@ for one. The values are the same up to the order of summation: bfloat16 weights 
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+log = logging.getLogger("echodraft")
+
+SHARE = 0.7  # of the free memory that packed weights may take
 PACK_ROWS = 8  # the row count for which oneDNN chooses the layout; measured good from 2 to 256
+
+
+def pack(model: nn.Module) -> PackedLinears | None:
+    """Packed weights for a CPU model; None where PyTorch has no such kernels, nothing suits, or memory would get short."""
+    if not available():
+        return None
+    layers = suitable(model)
+    need = sum(layer.weight.numel() for layer in layers) * (2 if native_bfloat16() else 4)
+    if need > SHARE * free_memory():
+        log.warning("Weights are not prepacked: that takes %.1f GB more memory than is free. Drafts will cost more.", need / 1e9)
+        return None
+    return PackedLinears(layers) if layers else None
 
 
 def available() -> bool:
@@ -22,28 +40,48 @@ def available() -> bool:
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-class PackedLinears:
-    """Packed copies of a model's linear weights, used only inside `active()`: elsewhere the model is as it was.
+def native_bfloat16() -> bool:
+    """Whether oneDNN multiplies bfloat16 matrices on this processor."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
-    Costs the size of the linear weights once more, twice for bfloat16 on a processor without bfloat16 instructions.
+
+def suitable(model: nn.Module) -> list[nn.Linear]:
+    """The linear layers worth packing: plain ones, on the CPU, in float32 or bfloat16, not tiny."""
+    return [m for m in model.modules() if type(m) is nn.Linear and _suits(m.weight)]
+
+
+def _suits(weight: Tensor) -> bool:
+    return weight.device.type == "cpu" and weight.dtype in (torch.bfloat16, torch.float32) and weight.numel() >= 1 << 16
+
+
+def free_memory() -> float:
+    """Bytes that can be taken without swapping."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return 0.5 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else float("inf")
+
+
+class PackedLinears:
+    """Packed copies of linear weights, used only inside `active()`: elsewhere the model is as it was.
+
+    Costs the size of the weights once more, twice for bfloat16 on a processor without bfloat16 instructions.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, found: list[nn.Linear]) -> None:
         self._on = False
-        self._native = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-        self._layers: list[tuple[nn.Linear, Any]] = []
+        self._native = native_bfloat16()
         with torch.inference_mode():
-            for module in model.modules():
-                if type(module) is nn.Linear and module.weight.device.type == "cpu" and self._suits(module.weight):
-                    self._layers.append((module, self._forward(module)))
+            # One scratch for all: fresh pages cost more than the conversion.
+            scratch = torch.empty(max((m.weight.numel() for m in found), default=0))
+            self._layers = [(module, self._forward(module, scratch)) for module in found]
 
-    def _suits(self, weight: Tensor) -> bool:
-        return weight.dtype in (torch.bfloat16, torch.float32) and weight.numel() >= 1 << 16
-
-    def _forward(self, module: nn.Linear) -> Any:
+    def _forward(self, module: nn.Linear, scratch: Tensor) -> Any:
         weight, bias, narrow = module.weight, module.bias, module.weight.dtype
         wide = narrow == torch.bfloat16 and not self._native
-        packed = torch.ops.mkldnn._reorder_linear_weight((weight.float() if wide else weight).detach(), PACK_ROWS)
+        source = scratch[: weight.numel()].view(weight.shape).copy_(weight) if wide else weight.detach()
+        packed = torch.ops.mkldnn._reorder_linear_weight(source, PACK_ROWS)
         add = None if bias is None else (bias.float() if wide else bias).detach()
         linear, plain = torch.ops.mkldnn._linear_pointwise, nn.functional.linear
 

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from echodraft.backends.transformers import TransformersBackend, layer_types
-from echodraft.backends.transformers_linear import PackedLinears, available
+from echodraft.backends.transformers_linear import pack as pack_linears
 from echodraft.backends.transformers_sequential import SequentialBackend
 from echodraft.core.backend import Backend, Shape
 from echodraft.errors import Unsupported
@@ -17,7 +17,7 @@ TREE_LAYERS = {"full_attention", "sliding_attention"}
 def make_backend(model: Any, pack: bool = True, chunk: int | None = None) -> tuple[Backend, str | None]:
     """A backend for a loaded causal language model, and what its user should be told, if anything.
 
-    pack   prepack the linear weights of CPU models; costs memory (`PackedLinears`)
+    pack   prepack the linear weights of CPU models where memory allows (`PackedLinears`)
     chunk  context tokens a forward at most
     Raises `Unsupported` for models that cannot be decoded here at all.
     """
@@ -28,8 +28,7 @@ def make_backend(model: Any, pack: bool = True, chunk: int | None = None) -> tup
     name = type(model).__name__
     options = {} if chunk is None else {"chunk": chunk}
     if shape == Shape.TREE:
-        packed = PackedLinears(model) if pack and available() else None
-        return TransformersBackend(model, packed, **options), None
+        return TransformersBackend(model, pack_linears(model) if pack else None, **options), None
     told = "drafts are chains, without branches" if shape == Shape.CHAIN else "decoding is plain, without drafts"
     return SequentialBackend(model, shape, **options), f"{name} {why}: {told}."
 
@@ -61,6 +60,6 @@ def support(model: Any) -> tuple[Shape, str]:
         return Shape.CHAIN, f"has layers of type {', '.join(sorted(kinds - TREE_LAYERS))}"
     if config._attn_implementation not in ("sdpa", "eager"):
         return Shape.CHAIN, f"attends by {config._attn_implementation}, which takes no tree mask (sdpa and eager do)"
-    if not getattr(model, "_supports_sdpa", False) and not getattr(model, "_supports_attention_backend", False):
+    if not model._can_set_attn_implementation():
         return Shape.CHAIN, "has an attention of its own, which may not take a tree mask"
     return Shape.TREE, ""

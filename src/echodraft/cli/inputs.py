@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Sequence
-from typing import Any
 
 from echodraft.errors import UsageError
 
@@ -26,20 +23,6 @@ def read_prompt(given: str | None, raw: bool) -> str:
     if not text.strip():
         raise UsageError("The prompt is empty. Give at least one word.")
     return text
-
-
-def read_options(pairs: Sequence[str]) -> dict[str, Any]:
-    """Knobs from "key=value": numbers, true, false and null as in JSON, anything else is text. Raises `UsageError`."""
-    out: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise UsageError(f"An option reads key=value, not '{pair}'.")
-        try:
-            out[key] = json.loads(value)
-        except ValueError:
-            out[key] = value
-    return out
 
 
 def read_budget(text: str) -> str | int:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.inputs import read_budget, read_options, read_prompt
+from echodraft.cli.inputs import read_budget, read_prompt
 
 INTERRUPTED = 130
 
@@ -59,7 +59,7 @@ def command(
     More: cat code.py | echodraft run --raw -n 64 --compare
     """
     from echodraft.cli.answers import Asked, answer
-    from echodraft.options import Options
+    from echodraft.options import Options, read_options
 
     text = read_prompt(prompt, raw)
     # Checked before a model is loaded for nothing.

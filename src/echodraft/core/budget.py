@@ -52,7 +52,7 @@ class CostCurve:
         if len(self.rows) > 1:
             slope = max(0.0, (cost[-1] - cost[-2]) / (self.rows[-1] - self.rows[-2]))
             table += slope * np.maximum(n - self.rows[-1], 0)
-        # A forward may be padded to a dearer-looking but faster width; no curve falls.
+        # A measured curve may dip by noise or where another kernel begins; a plan must not ask for more rows only to ride a dip.
         return np.maximum.accumulate(table)
 
 
@@ -140,8 +140,8 @@ class Adaptive:
     The tree is cut where expected tokens minus (tokens per unit of cost so far) x cost is largest. Where that says zero although something
     was proposed, a small probe goes through after 1, 2, 4, … 64 steps.
 
-    `balance` bounds the loss, in plain steps: it starts with `credit`, earns a share `trickle` of every step and what drafts save, pays what
-    they cost, and holds `cap` at most; below zero nothing is drafted. So n steps lose at most credit + n x trickle + one draft.
+    `balance` bounds the loss, in plain steps: it starts with `credit`, earns a share `trickle` of every step and what drafts save,
+    pays what they cost, and holds `cap` at most; below zero nothing is drafted. So n steps lose at most credit + n x trickle + one draft.
     """
 
     curve: CostCurve

@@ -1,0 +1,61 @@
+"""`echodraft cost`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from echodraft.cli import console
+
+
+def command(
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Folder, .gguf file or hub name.", show_default=False)] = None,
+    dtype: Annotated[str, typer.Option("--dtype", help="auto (the model's own), float32, bfloat16, float16.")] = "auto",
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:0, …")] = "auto",
+    contexts: Annotated[str, typer.Option("--contexts", help="Context lengths to measure at.")] = "200,2000",
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Rounds; the median counts.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Example: echodraft cost -m path/to/model
+
+    Measure what a forward of 1…64 tokens costs here, print it and keep it: later runs of this model plan their drafts with it.
+    """
+    from echodraft.bench.cost import measure
+    from echodraft.build import load
+    from echodraft.curves import cost_file, save_curve
+    from echodraft.errors import UsageError
+
+    try:
+        lengths = sorted({int(part) for part in contexts.split(",")})
+    except ValueError as error:
+        raise UsageError(f"--contexts is a list of numbers such as 200,2000, not '{contexts}'.") from error
+    console.status("Loading the model…")
+    decoder = load(model, dtype=dtype, device=device, drafter="none")
+    backend = decoder.engine.backend
+    limit = (backend.context or 1 << 30) - 64
+    if not lengths or lengths[0] < 1 or lengths[-1] > limit:
+        raise UsageError(f"--contexts must lie between 1 and {limit}, the model's context less 64.")
+    held = getattr(backend, "model", None)
+    curve, seconds = measure(
+        backend, lengths, f"measured: {decoder.name}", repeats, lambda done, total: console.status(f"Measuring… {done}/{total}")
+    )
+    console.status("")
+    path = cost_file(decoder.name, str(getattr(held, "dtype", "float32")), str(getattr(getattr(backend, "device", None), "type", "cpu")))
+    save_curve(curve, path)
+    if as_json:
+        console.json_object({"rows": curve.rows, "contexts": curve.contexts, "seconds": seconds, "cost": curve.cost, "file": str(path)})
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"Cost of a forward, {decoder.name}")
+    table.add_column("tokens", justify="right")
+    for length in lengths:
+        table.add_column(f"ms at {length}", justify="right")
+        table.add_column("× one token", justify="right")
+    for i, rows in enumerate(curve.rows):
+        cells = [f"{value:.{digits}f}" for t, c in zip(seconds, curve.cost, strict=True) for value, digits in ((1e3 * t[i], 1), (c[i], 2))]
+        table.add_row(str(rows), *cells)
+    Console().print(table)
+    console.note(f"Kept in {path}.")
