@@ -120,9 +120,9 @@ def test_nan_logits_are_an_error_and_nothing_is_emitted(rule: Rule, where: str) 
 
 
 def test_a_drafter_whose_needs_are_not_offered_is_refused_when_the_engine_is_built() -> None:
+    backend = ToyBackend()
+    backend.offers = frozenset()
     with pytest.raises(Unsupported, match="hidden"):
-        backend = ToyBackend()
-        backend.offers = frozenset()
         Engine(backend, Recorder(NoDrafter(), frozenset({Need.HIDDEN})), Fixed(8))
 
 
@@ -138,10 +138,8 @@ def test_a_step_that_a_processor_broke_off_may_be_repeated() -> None:
         return row
 
     engine = Engine(ToyBackend(), Oracle("right-last", [p + out for p, out in zip(ids, known, strict=True)]), Fixed(64))
-    sessions = [
-        engine.open(ids[0], stops=Stops(max_new_tokens=12)),
-        engine.open(ids[1], Sampler(Rule(), (fail_once,)), Stops(max_new_tokens=12)),
-    ]
+    stops = Stops(max_new_tokens=12)
+    sessions = [engine.open(ids[0], stops=stops), engine.open(ids[1], Sampler(Rule(), (fail_once,)), stops)]
     engine.step()
     before = [list(s.tokens) for s in sessions]
     with pytest.raises(RuntimeError, match="broken"):
