@@ -74,6 +74,17 @@ def test_sessions_join_and_leave_between_steps(model: Any, texts: list[list[int]
     assert [s.tokens for s in (second, third, fourth)] == [texts[1], texts[2], texts[3]]
 
 
+@pytest.mark.parametrize("leaving", [0, 1, 2])
+def test_another_session_takes_the_row_of_one_that_left(model: Any, texts: list[list[int]], leaving: int) -> None:
+    engine = engine_for(model, texts, kind="right-first")
+    sessions = [begin(engine, text) for text in texts[:3]]
+    engine.step()
+    engine.step()
+    engine.close(sessions[leaving])
+    drive(engine)
+    assert [s.tokens for i, s in enumerate(sessions) if i != leaving] == [text for i, text in enumerate(texts[:3]) if i != leaving]
+
+
 def test_a_session_that_was_never_read_may_leave(model: Any, texts: list[list[int]]) -> None:
     engine = engine_for(model, texts)
     sessions = [begin(engine, text) for text in texts]

@@ -76,7 +76,8 @@ class TransformersBackend:
         for other in self._slots.values():
             if other.row == last:
                 if other.tokens:  # a row that was never written may lie beyond the buffers
-                    self._cache.move(last, freed.row, len(other.tokens))
+                    with torch.inference_mode():
+                        self._cache.move(last, freed.row, len(other.tokens))
                 other.row = freed.row
 
     def rewind(self, slot: int, length: int) -> int:
