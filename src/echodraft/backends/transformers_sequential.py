@@ -18,7 +18,7 @@ from echodraft.core.backend import Need, Request, Shape
 
 @dataclass(slots=True)
 class Slot:
-    """One sequence and its Hugging Face cache."""
+    """One sequence and its Hugging Face cache; None where the state is lost and the tokens are to be read again."""
 
     cache: Any
     tokens: list[int] = field(default_factory=list)
@@ -35,7 +35,9 @@ class SequentialBackend:
 
     def __init__(self, model: Any, shape: Shape, chunk: int = CHUNK) -> None:
         config = model.config.get_text_config(decoder=True)
-        self.model, self.config, self.shape, self.chunk = model, config, shape, chunk
+        self.model, self.config, self.shape = model, config, shape
+        # Many recurrent layers start from an empty state whenever they read more than one token: context is read in one piece.
+        self.chunk = 1 << 30 if shape == Shape.NONE else chunk
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
         self.context: int | None = getattr(config, "max_position_embeddings", None)
         self.device: torch.device = model.get_input_embeddings().weight.device
@@ -62,6 +64,7 @@ class SequentialBackend:
 
     def rewind(self, slot: int, length: int) -> int:
         held = self._slots[slot]
+        self._undo(slot)
         if length < len(held.tokens):
             if self.shape == Shape.NONE:
                 held.cache, held.tokens = self._new_cache(), []
@@ -85,12 +88,15 @@ class SequentialBackend:
         self._undo(request.slot)
         fed = len(request.pending)
         ids = [*request.pending, *request.draft.token.tolist()]
+        start = len(held.tokens)
+        if self.shape == Shape.NONE and (held.cache is None or (start and fed > 1)):
+            held.cache, ids, start = self._new_cache(), [*held.tokens, *ids], 0
         kept = len(request.draft) + 1
         options: dict[str, Any] = {self._cache_name: held.cache, "use_cache": True}
         if "attention_mask" in self._parameters and self.shape == Shape.CHAIN:
-            options["attention_mask"] = torch.ones(1, len(held.tokens) + len(ids), dtype=torch.long, device=self.device)
+            options["attention_mask"] = torch.ones(1, start + len(ids), dtype=torch.long, device=self.device)
         if "position_ids" in self._parameters:
-            options["position_ids"] = torch.arange(len(held.tokens), len(held.tokens) + len(ids), device=self.device)[None]
+            options["position_ids"] = torch.arange(start, start + len(ids), device=self.device)[None]
         if "logits_to_keep" in self._parameters:
             options["logits_to_keep"] = kept
         found: list[Tensor] = []
@@ -104,8 +110,8 @@ class SequentialBackend:
                 hook.remove()
         self.forwards += 1
         self._last[request.slot] = request
-        logits = out.logits[:, -kept:]
-        return TorchScores(Forward(logits, found[0] if found else None), 0, 0, kept, fed + len(request.draft))
+        logits, end = out.logits[:, -kept:], fed + len(request.draft)
+        return TorchScores(Forward(logits, found[0][:, -end:] if found else None), 0, 0, kept, end)
 
     def _undo(self, slot: int) -> None:
         """Drop what an interrupted step left behind: a forward that was never committed."""
@@ -113,5 +119,6 @@ class SequentialBackend:
         if stale is not None:
             held = self._slots[slot]
             if self.shape == Shape.NONE:
-                raise RuntimeError("A recurrent state holds tokens that were never committed; close the session.")
-            held.cache.crop(-(len(stale.pending) + len(stale.draft)))
+                held.cache = None  # read again by the next forward
+            else:
+                held.cache.crop(-(len(stale.pending) + len(stale.draft)))

@@ -1,0 +1,60 @@
+"""What conformance means: a session says what the model alone says, whatever is drafted, in as few steps as the drafts earn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from echodraft.backends.transformers_sampling import TorchSampler
+from echodraft.core.accept import Stops
+from echodraft.core.engine import Engine
+from echodraft.core.sampling import Rule, Sampler
+from echodraft.drafters.none import NoDrafter
+from echodraft.drafters.prompt_lookup import PromptLookup
+from harness import decoded, drive, longest
+from oracle import KINDS, Oracle
+
+NEW, K, SEED = 24, 4, 11
+WARP: dict[str, Any] = {"temperature": 0.9, "top_k": 30, "top_p": 0.95, "min_p": 0.01}
+RULES = {"greedy": Rule(), "keyed": Rule(**WARP, seed=SEED), "torch": Rule(**WARP)}
+DRAFTERS = ("none", "prompt-lookup", *KINDS)
+
+
+def sampler(mode: str) -> Sampler:
+    if mode == "torch":
+        return TorchSampler(RULES[mode], generator=torch.Generator().manual_seed(SEED))
+    return Sampler(RULES[mode])
+
+
+def drafter(name: str, sequences: list[list[int]]) -> Any:
+    if name in KINDS:
+        return Oracle(name, sequences, K)
+    return PromptLookup() if name == "prompt-lookup" else NoDrafter()
+
+
+def steps_needed(length: int, n: int, right: int, switch: int | None) -> int:
+    """Steps for `n` tokens behind `length`, if `right` tokens of every draft are right: ceil(n / (right + 1)) where no draft is cut short.
+
+    None reaches beyond a longrope `switch` from this side of it.
+    """
+    steps = 0
+    while n > 0:
+        block = min(right, n - 1, switch - length if switch is not None and length <= switch else n)
+        steps, n, length = steps + 1, n - block - 1, length + block + 1
+    return steps
+
+
+def assert_conforms(engine: Engine, mode: str, ids: list[list[int]], expected: list[list[int]], switch: int | None = None) -> None:
+    """All sessions together yield what each one yields alone, and what the oracle gets right is accepted in full."""
+    sessions = [engine.open(p, sampler(mode), Stops(max_new_tokens=NEW)) for p in ids]
+    steps = drive(engine)
+    assert [session.output for session in sessions] == expected
+    assert {session.finish for session in sessions} == {"length"}
+    right = engine.drafter.right if isinstance(engine.drafter, Oracle) else None
+    for session in sessions:
+        blocks = decoded(steps[session.id])
+        if right is not None:
+            assert len(blocks) == steps_needed(session.prompt_length + 1, NEW - 1, right, switch)
+            if right >= 3:
+                assert longest(blocks) >= 3
