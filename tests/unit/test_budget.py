@@ -67,7 +67,7 @@ def test_text_that_cannot_be_guessed_costs_at_most_two_percent(drafter: Drafter,
     steps, backend = go(drafter, curve)
     assert len(steps) >= 0.99 * LONG
     assert extra(steps, curve) <= 0.02 * len(steps)
-    assert any(len(step.draft) for step in steps), "nothing was ever tried"
+    assert any(step.proposed for step in steps), "nothing was ever proposed"
     plain = [request for (request,) in backend.requests[1:] if not len(request.draft)]
     assert plain
     assert all(len(r.pending) == 1 and r.logits and r.ahead == 0 and r.draft is EMPTY for r in plain)
@@ -146,7 +146,7 @@ def test_a_cut_tree_is_a_tree_of_the_likeliest_nodes(drafts: list[Draft], curve:
 def test_an_empty_proposal_costs_nothing_and_is_passed_on() -> None:
     policy = Adaptive(CPU_CURVE)
     assert policy.trim([EMPTY, EMPTY], 100) == [EMPTY, EMPTY]
-    policy.observe([EMPTY], [Verdict((1,), (), None)], 100)
+    policy.observe([EMPTY, EMPTY], 2 * [Verdict((1,), (), None)], 100)
     assert policy.balance >= policy.credit
 
 
@@ -166,18 +166,18 @@ def test_fixed_scores_what_is_proposed() -> None:
 def test_counts_correct_what_a_drafter_claims() -> None:
     calibration, draft = Calibration(), Draft.chain([1, 2, 3], 0.9, "liar")
     for _ in range(100):
-        calibration.observe(draft, Verdict((9,), (), None))
+        calibration.observe(draft, (9,))
     assert calibration.paths(draft)[0] < 0.1
     honest = Draft.chain([1, 2, 3], 0.9, "honest")
     assert calibration.paths(honest) == pytest.approx([0.9, 0.81, 0.729])
     for _ in range(100):
-        calibration.observe(honest, Verdict((1, 2, 3, 4), (0, 1, 2), None))
+        calibration.observe(honest, (1, 2, 3, 4))
     assert calibration.paths(honest)[2] > 0.95
 
 
 def test_behind_the_node_on_which_the_output_ended_nothing_was_tested() -> None:
     calibration, draft = Calibration(), Draft.chain([1, 2], 0.9)
-    calibration.observe(draft, Verdict((1,), (0,), "eos"))
+    calibration.observe(draft, (1,))
     assert list(calibration.counts.values()) == [[1.0, 1.0]]
 
 

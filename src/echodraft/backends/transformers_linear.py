@@ -47,7 +47,8 @@ def native_bfloat16() -> bool:
 
 def suitable(model: nn.Module) -> list[nn.Linear]:
     """The linear layers worth packing: plain ones, on the CPU, in float32 or bfloat16, not tiny."""
-    return [m for m in model.modules() if type(m) is nn.Linear and _suits(m.weight)]
+    # A forward of its own on the instance (accelerate places weights by such hooks) stays.
+    return [m for m in model.modules() if type(m) is nn.Linear and "forward" not in vars(m) and _suits(m.weight)]
 
 
 def _suits(weight: Tensor) -> bool:

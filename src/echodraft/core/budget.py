@@ -94,10 +94,16 @@ class Fixed:
 
 @dataclass(slots=True)
 class Calibration:
-    """Acceptance counts by (source, reported probability): what a node's claim is worth, given that its parent was accepted."""
+    """Acceptance counts by (source, claimed probability): what a node's claim is worth, given that its parent was right.
+
+    It learns from every proposal, scored or not: the tokens that came tell which nodes were right.
+
+    weight  how many observations a drafter's own claim is worth
+    forget  counts are halved beyond this many
+    """
 
     weight: float = 4.0
-    forget: int = 200
+    forget: int = 100
     counts: dict[tuple[str, int], list[float]] = field(default_factory=dict)
 
     def paths(self, draft: Draft) -> NDArray[np.float64]:
@@ -109,19 +115,23 @@ class Calibration:
             path[i] = estimate * (1.0 if p == ANCHOR else path[p])
         return path
 
-    def observe(self, draft: Draft, verdict: Verdict) -> None:
-        """Count the nodes whose parent was accepted; behind a node on which the output ended nothing was tested."""
-        taken = set(verdict.path)
-        tested = taken | {ANCHOR}
-        if len(verdict.tokens) == len(verdict.path):
-            tested.discard(verdict.path[-1])
-        for i, (p, own, source) in enumerate(zip(draft.parent.tolist(), _conditional(draft), draft.source, strict=True)):
-            if p in tested:
-                count = self.counts.setdefault((source, int(own * 10)), [0.0, 0.0])
-                count[0] += i in taken
-                count[1] += 1
-                if count[1] > self.forget:
-                    count[0], count[1] = count[0] / 2, count[1] / 2
+    def observe(self, draft: Draft, tokens: Sequence[int]) -> None:
+        """Count the nodes that `tokens`, which came behind the anchor, confirm or refute."""
+        right = {ANCHOR: 0}  # nodes on the true path, with the index of the token that comes behind them
+        for i, (p, t, own, source) in enumerate(
+            zip(draft.parent.tolist(), draft.token.tolist(), _conditional(draft), draft.source, strict=True)
+        ):
+            at = right.get(p)
+            if at is None or at == len(tokens):
+                continue
+            hit = t == tokens[at]
+            if hit:
+                right[i] = at + 1
+            count = self.counts.setdefault((source, int(own * 10)), [0.0, 0.0])
+            count[0] += hit
+            count[1] += 1
+            if count[1] > self.forget:
+                count[0], count[1] = count[0] / 2, count[1] / 2
 
 
 def _conditional(draft: Draft) -> list[float]:
@@ -129,7 +139,8 @@ def _conditional(draft: Draft) -> list[float]:
     prob, out = draft.prob.tolist(), []
     for own, p in zip(prob, draft.parent.tolist(), strict=True):
         above = 1.0 if p == ANCHOR else prob[p]
-        out.append(min(max(own / above, 0.0), 1.0) if above > 0 else 0.0)
+        share = own / above if above > 0 else 0.0
+        out.append(min(max(share, 0.0), 1.0) if share == share else 0.0)
     return out
 
 
@@ -137,36 +148,42 @@ def _conditional(draft: Draft) -> list[float]:
 class Adaptive:
     """Drafts where it pays, by counts.
 
-    The tree is cut where expected tokens minus (tokens per unit of cost so far) x cost is largest. Where that says zero although something
-    was proposed, a small probe goes through after 1, 2, 4, … 64 steps.
+    A tree is cut where expected tokens minus (tokens per unit of cost so far) x cost is largest. Proposals that are not worth scoring still
+    teach the calibration, so the turn to text that can be guessed is noticed at no cost. A drafter whose proposals are not `free` is
+    asked again after 1, 2, 4, … 64 steps while they are not worth scoring.
 
-    `balance` bounds the loss, in plain steps: it starts with `credit`, earns a share `trickle` of every step and what drafts save,
-    pays what they cost, and holds `cap` at most; below zero nothing is drafted. So n steps lose at most credit + n x trickle + one draft.
+    `balance` bounds the loss, in plain steps: it starts with `credit`, earns a share `trickle` of every step and what drafts save, pays
+    what they cost, and holds `cap` at most; no draft may cost more than it holds. Where it cannot pay for a draft whose first token then
+    turns out right, it earns `refill`: so n steps of text that cannot be guessed lose at most credit + n x trickle.
     """
 
     curve: CostCurve
     most: int = MOST_NODES
+    free: bool = True
     credit: float = 2.0
     cap: float = 6.0
     trickle: float = 0.01
+    refill: float = 0.25
     calibration: Calibration = field(default_factory=Calibration)
-    balance: float = field(init=False)
-    wait: int = 1
-    since: int = 0
-    probing: bool = False
     tokens: float = 20.0
     cost: float = 20.0
+    balance: float = field(init=False)
+    _wait: int = 1
+    _since: int = 0
+    _proposed: Sequence[Draft] = ()
+    _wanted: int = 0
 
     def __post_init__(self) -> None:
         self.balance = self.credit
 
     def plan(self, rooms: Sequence[int]) -> list[Budget]:
-        nodes = self.most if self.balance > 0 else 0
+        self._since += 1
+        nodes = self.most if self.free or self._since >= self._wait else 0
         return [Budget(nodes, min(room, nodes)) for room in rooms]
 
     def trim(self, drafts: Sequence[Draft], context: int) -> list[Draft]:
+        self._proposed, self._wanted = drafts, 0
         most = max(map(len, drafts), default=0)
-        self.probing = False
         if most == 0:
             return list(drafts)
         paths = [self.calibration.paths(draft) for draft in drafts]
@@ -175,38 +192,31 @@ class Adaptive:
             best = np.sort(path)[::-1]
             gain[1 : len(best) + 1] += np.cumsum(best)
             gain[len(best) + 1 :] += best.sum()
-        relative = self._relative(len(drafts), most, context)
+        extra = self._extra(len(drafts), most, context)
         rate = max(1.0, self.tokens / self.cost)
-        nodes = int(np.argmax(gain - rate * len(drafts) * (relative - 1.0)))
-        if nodes == 0:
-            self.since += 1
-            if self.since < self.wait:
-                return [EMPTY] * len(drafts)
-            self.probing, self.since, nodes = True, 0, 4
-        out = []
-        for draft, path in zip(drafts, paths, strict=True):
-            # Stable, and a parent is never less likely than its child: ancestors come along.
-            keep = np.argsort(-path, kind="stable")[:nodes]
-            out.append(draft.take(sorted(keep.tolist())))
-        return out
+        self._wanted = int(np.argmax(gain - rate * len(drafts) * extra))
+        self._since, self._wait = 0, 1 if self._wanted else min(64, 2 * self._wait)
+        affordable = int(np.searchsorted(extra, self.balance, side="right")) - 1
+        # Stable, and a parent is never less likely than its child: ancestors come along.
+        keep = [np.argsort(-path, kind="stable")[: min(self._wanted, affordable)] for path in paths]
+        return [draft.take(sorted(nodes.tolist())) if len(nodes) else EMPTY for draft, nodes in zip(drafts, keep, strict=True)]
 
     def observe(self, drafts: Sequence[Draft], verdicts: Sequence[Verdict], context: int) -> None:
-        batch = len(drafts)
-        nodes = max(map(len, drafts), default=0)
-        extra = float(self._relative(batch, nodes, context)[nodes]) - 1.0
+        batch, nodes = len(drafts), max(map(len, drafts), default=0)
+        extra = float(self._extra(batch, nodes, context)[nodes])
         accepted = sum(verdict.accepted for verdict in verdicts) / batch
-        self.balance = min(self.cap, self.balance + self.trickle + accepted - extra)
+        earned = self.trickle + accepted - extra
+        if self._wanted and not nodes:
+            hits = sum(v.tokens[0] in d.token[d.parent == ANCHOR] for d, v in zip(self._proposed, verdicts, strict=True))
+            earned += self.refill * hits / batch
+        self.balance = min(self.cap, self.balance + earned)
         self.tokens = 0.99 * self.tokens + 1.0 + accepted
         self.cost = 0.99 * self.cost + 1.0 + extra
-        for draft, verdict in zip(drafts, verdicts, strict=True):
-            self.calibration.observe(draft, verdict)
-        if nodes and accepted > extra:
-            self.wait = 1
-        elif self.probing:
-            self.wait = min(64, 2 * self.wait)
+        for draft, verdict in zip(self._proposed, verdicts, strict=True):
+            self.calibration.observe(draft, verdict.tokens)
 
-    def _relative(self, batch: int, nodes: int, context: int) -> NDArray[np.float64]:
-        """Cost of a forward with 0…nodes nodes a session over that of a plain step. Rows of a batch are padded to one width."""
+    def _extra(self, batch: int, nodes: int, context: int) -> NDArray[np.float64]:
+        """What a forward with 0…nodes nodes a session costs beyond a plain step, in plain steps. Rows of a batch are padded to one width."""
         table = self.curve.table(batch * (nodes + 1), context)
-        relative: NDArray[np.float64] = table[batch::batch] / table[batch]
-        return relative
+        extra: NDArray[np.float64] = table[batch::batch] / table[batch] - 1.0
+        return extra
