@@ -122,10 +122,19 @@ def make_drafter(drafter: str | type[Drafter] | Drafter, options: Mapping[str, A
             if not knobs:
                 raise UsageError(f"Drafter '{kind.name}' has no options, so it takes no '{name}'.")
             raise unknown_name(f"option of {kind.name}", name, knobs)
-        usual = type(knobs[name].default)
-        if usual in (bool, int, float, str) and not isinstance(value, (int, float) if usual is float else usual):
-            raise UsageError(f"Option {name} of {kind.name} is of type {usual.__name__} (default {knobs[name].default}), not '{value}'.")
+        if not _suits(value, knobs[name].default):
+            usual = type(knobs[name].default).__name__
+            raise UsageError(f"Option {name} of {kind.name} is of type {usual} (default {knobs[name].default}), not '{value}'.")
     return kind(**given)
+
+
+def _suits(value: Any, default: Any) -> bool:
+    """Whether a knob with this default may have this value; knobs with defaults of other kinds check themselves."""
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(default, bool) == isinstance(value, bool) or not isinstance(default, bool | int | float | str)
+    if isinstance(default, float):
+        return isinstance(value, int | float)
+    return isinstance(value, type(default)) if isinstance(default, int | str) else True
 
 
 def check_budget(budget: str | int) -> None:

@@ -88,6 +88,17 @@ class Answer:
         return Result(text, session.output[:count], session.finish, self.stats, self.seed, session.prompt_length)
 
 
+def _pieces(engine: Engine, answer: Answer) -> Iterator[Piece]:
+    """Step until the session is finished. Holds no `Stream`, so that a forgotten one is freed at once."""
+    try:
+        while answer.session.finish is None:
+            for step in engine.step([answer.session]):
+                answer.absorb(step)
+            yield from answer.pieces()
+    finally:
+        engine.close(answer.session)
+
+
 class Stream:
     """An answer as it comes: iterate for `Piece`s; `result` is the answer so far, at any time.
 
@@ -96,17 +107,7 @@ class Stream:
 
     def __init__(self, engine: Engine, answer: Answer) -> None:
         self._engine, self._answer = engine, answer
-        self._pieces = self._run()
-
-    def _run(self) -> Iterator[Piece]:
-        session = self._answer.session
-        try:
-            while session.finish is None:
-                for step in self._engine.step([session]):
-                    self._answer.absorb(step)
-                yield from self._answer.pieces()
-        finally:
-            self._engine.close(session)
+        self._pieces = _pieces(engine, answer)
 
     @property
     def result(self) -> Result:
@@ -287,7 +288,12 @@ class Decoder:
 
 def is_chat(prompt: Any) -> bool:
     """Whether a prompt is a list of messages."""
-    return not isinstance(prompt, str) and len(prompt) > 0 and all(isinstance(part, Mapping) for part in prompt)
+    return (
+        isinstance(prompt, Sequence)
+        and not isinstance(prompt, str)
+        and len(prompt) > 0
+        and all(isinstance(part, Mapping) for part in prompt)
+    )
 
 
 def as_batch(prompt: Any) -> tuple[list[Prompt], bool]:
@@ -295,7 +301,7 @@ def as_batch(prompt: Any) -> tuple[list[Prompt], bool]:
     if isinstance(prompt, str) or is_chat(prompt):
         return [prompt], True
     try:
-        parts = list(prompt)
+        parts = prompt.tolist() if hasattr(prompt, "tolist") else list(prompt)
     except TypeError as error:
         raise UsageError(f"A prompt is a str, a list of ids or a list of messages, not {type(prompt).__name__}.") from error
     if not parts:

@@ -88,19 +88,30 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 def _run(argv: list[str], debug: bool) -> int:
     try:
-        app(argv, prog_name="echodraft")
+        code = app(argv, prog_name="echodraft", standalone_mode=False)
+        return console.finish(code if isinstance(code, int) else 0)
     except SystemExit as end:
         return console.finish(end.code if isinstance(end.code, int) else int(end.code is not None))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except EchodraftError as error:
-        if debug:
-            traceback.print_exc()
-        console.error(str(error))
-        return error.exit_code
     except Exception as error:
         if debug:
             traceback.print_exc()
-        console.error(f"{type(error).__name__}: {error} (unexpected; --debug shows where)")
-        return 1
-    return 0
+        return _told(error)
+
+
+def _told(error: Exception) -> int:
+    """Say what went wrong in one line; the exit code."""
+    if isinstance(error, EchodraftError):
+        console.error(str(error))
+        return error.exit_code
+    if hasattr(error, "format_message"):  # the command line's own: typer has its classes from click or from a copy of it
+        context = getattr(error, "ctx", None)
+        if not error.format_message() or type(error).__name__ == "NoArgsIsHelpError":
+            error.show()  # type: ignore[attr-defined]
+        else:
+            path = context.command_path if context is not None else "echodraft"
+            console.error(f"{error.format_message().rstrip('.')}{settings.origin(error)}. See: {path} -h")
+        return int(getattr(error, "exit_code", 2))
+    console.error(f"{type(error).__name__}: {error} (unexpected; --debug shows where)")
+    return 1

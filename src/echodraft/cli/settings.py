@@ -66,6 +66,17 @@ def default_map(commands: Sequence[str]) -> dict[str, Any]:
     return out
 
 
+def origin(error: Any) -> str:
+    """Where the value came from that the command line refuses, unless it was typed."""
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    if context is None or parameter is None:
+        return ""
+    source = getattr(context.get_parameter_source(parameter.name), "name", "")
+    if source == "ENVIRONMENT":
+        return f" (from {context.auto_envvar_prefix}_{parameter.name.upper()})"
+    return f" (from {config_file()})" if source == "DEFAULT_MAP" else ""
+
+
 def _key(name: str) -> str:
     return name.replace("_", "-")
 

@@ -62,9 +62,11 @@ class Transcript:
         return 0
 
     def _take(self, piece: str) -> None:
+        if self.stopped:
+            piece = ""
         self.pieces.append(piece)
         self._length += len(piece)
-        if not self.stops or self.stopped or not piece:
+        if not self.stops or not piece:
             return
         window = self._tail + piece
         found = [at for at in (window.find(stop) for stop in self.stops) if at >= 0]
