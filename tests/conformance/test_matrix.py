@@ -21,7 +21,7 @@ from echodraft.core.engine import Engine
 from echodraft.core.sampling import Rule, pick
 from echodraft.drafters.prompt_lookup import PromptLookup
 from harness import decoded, drive, longest
-from models import CONFIGS, SWITCH, generate, keyed, prompt, tiny
+from models import CONFIGS, SWITCH, WINDOW, generate, keyed, prompt, tiny
 from oracle import Oracle
 from pairwise import pairwise
 
@@ -94,6 +94,15 @@ def test_right_drafts_are_accepted_in_full_and_use_the_fewest_steps(arch: str, k
     assert session.output == expected
     assert len(steps) == -(-(NEW - 1) // (k + 1))
     assert all(step.verdict.accepted == len(step.draft) for step in steps)
+
+
+@pytest.mark.parametrize("kind", ["right-first", "right-last"])
+@pytest.mark.parametrize("arch", ["mistral", "gemma3"])
+def test_a_window_counts_positions_in_trees_deeper_than_itself(arch: str, kind: str) -> None:
+    ids = prompts(arch, 3)
+    expected = [reference(arch, "sdpa", "greedy", len(p)) for p in ids]
+    texts = [p + out for p, out in zip(ids, expected, strict=True)]
+    assert_conforms(Engine(TransformersBackend(tiny(arch)), Oracle(kind, texts, WINDOW + 4), Fixed(512)), "greedy", ids, expected)
 
 
 def test_prompt_lookup_accepts_long_blocks_where_the_text_repeats() -> None:

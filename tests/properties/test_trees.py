@@ -19,9 +19,10 @@ from oracle import raw
 
 @st.composite
 def trees(draw: st.DrawFn, most: int = 12, tokens: int = 6) -> Draft:
-    """A sane draft of few different tokens."""
-    draft = raw(*draw(anything(most, tokens)))
-    return sane(draft, tokens, most, most)
+    """A sane draft of few different tokens; half of the nodes hang from the one before, so that some paths are long."""
+    n = draw(st.integers(0, most))
+    parents = [draw(st.one_of(st.just(i - 1), st.integers(-1, i - 1))) for i in range(n)]
+    return sane(raw([draw(st.integers(0, tokens - 1)) for _ in range(n)], parents), tokens, most + 1, most + 1)
 
 
 @st.composite
