@@ -63,7 +63,7 @@ def load(
 
         if model is not None:
             log.warning("The toy backend brings its own model; '%s' is not loaded.", model)
-        toy = ToyBackend()
+        toy: Any = ToyBackend()
         return Decoder(Engine(toy, made, make_policy(budget, CPU_CURVE)), Text(tokenizer or ToyTokenizer()), "toy")
     if backend != "transformers":
         raise unknown_name("backend", backend, BACKENDS)
@@ -88,7 +88,7 @@ def _load_transformers(
     if source is not None:
         model = load_model(source, dtype, device, attn, trust_remote_code)
     if isinstance(tokenizer, str | Path) or (tokenizer is None and source is not None):
-        tokenizer = load_tokenizer(tokenizer or source, trust_remote_code)
+        tokenizer = load_tokenizer(tokenizer or source or "", trust_remote_code)
     made, told = make_backend(model, pack)
     if told:
         log.warning("%s", told)

@@ -254,7 +254,11 @@ class Decoder:
             return ids, [] if self.text.has_template else ids
         if system:
             raise UsageError("A system message needs a chat. Pass messages instead of raw text.")
-        ids = self.text.encode(prompt) if isinstance(prompt, str) else [int(token) for token in prompt]  # type: ignore[call-overload]
+        if isinstance(prompt, str):
+            ids = self.text.encode(prompt)
+        else:
+            given: Any = prompt
+            ids = [int(token) for token in given]
         return ids, ids
 
     def _open_one(self, ids: list[int], context: list[int], options: Options, seed: int | None, sample: int) -> Answer:

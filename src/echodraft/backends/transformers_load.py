@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.utils import enable_progress_bars
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging as hf_logging
+from transformers.utils import logging
 
 from echodraft import hub
 from echodraft.backends.transformers_linear import available
@@ -19,6 +20,7 @@ from echodraft.backends.transformers_sampling import TorchSampler
 from echodraft.core.sampling import Processor, Rule
 from echodraft.errors import EchodraftError, Unsupported, UsageError
 
+hf_logging: Any = logging  # its functions have no types
 DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -48,9 +50,10 @@ def load_model(source: str | Path, dtype: str, device: str, attn: str, trust_rem
     if place.type != "cpu":
         options["device_map"] = {"": place}
     with quiet(), readable(source):
-        model, info = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             where, dtype=wanted, trust_remote_code=trust_remote_code, output_loading_info=True, **options
         )
+    model, info = loaded
     missing = sorted(info.get("missing_keys") or ())
     if missing:
         # transformers fills such weights with random numbers and goes on.
@@ -145,13 +148,14 @@ def _config_of(source: str | Path) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars and no advice from transformers unless someone watches."""
-    if sys.stderr.isatty():
-        yield
-        return
+    """No bar for weights that lie here already; downloads show theirs, and transformers its advice, only where someone watches."""
+    watched = sys.stderr.isatty()
     level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
-    hf_logging.set_verbosity_error()
-    hf_logging.disable_progress_bar()
+    hf_logging.disable_progress_bar()  # the hub's bars as well
+    if watched and bars:
+        enable_progress_bars()
+    if not watched:
+        hf_logging.set_verbosity_error()
     try:
         yield
     finally:
@@ -203,8 +207,8 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     """Unpack a GGUF file and save model and tokenizer under `folder` in bfloat16, as an ordinary model folder."""
     options = {"gguf_file": gguf.name}
     with quiet():
-        model = AutoModelForCausalLM.from_pretrained(str(gguf.parent), dtype=torch.float32, **options)
-        tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), **options)
+        model: Any = AutoModelForCausalLM.from_pretrained(str(gguf.parent), dtype=torch.float32, **options)
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(gguf.parent), **options)
         # The weights are plain tensors now; say so, or they cannot be saved.
         model.hf_quantizer, model.is_quantized = None, False
         if hasattr(model.config, "quantization_config"):

@@ -10,6 +10,9 @@ from contextlib import suppress
 from typing import Any
 
 
+CLEAR = "\r\x1b[2K"
+
+
 class _Notes(logging.Handler):
     """The library's messages, one line each."""
 
@@ -27,8 +30,9 @@ def prepare(debug: bool) -> None:
     log.handlers[:] = [_Notes()]
     log.setLevel(logging.DEBUG if debug else logging.INFO)
     log.propagate = False
-    # The command line says itself what it loads; transformers' bars would only push the answer down.
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        os.environ.setdefault("TQDM_DISABLE", "1")
     if not debug:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
@@ -51,7 +55,7 @@ def table(text: str) -> None:
 def status(message: str) -> None:
     """What is going on, on a line that the next one replaces; nothing where nobody watches. An empty message clears the line."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[2K{message}")
+        sys.stderr.write(f"{CLEAR}{message}")
         sys.stderr.flush()
 
 
@@ -82,5 +86,6 @@ def abandon() -> None:
 
 
 def _stderr(text: str) -> None:
+    clear = CLEAR if sys.stderr.isatty() else ""  # a status may stand on the line
     with suppress(BrokenPipeError):
-        print(text, file=sys.stderr, flush=True)
+        print(clear + text, file=sys.stderr, flush=True)
