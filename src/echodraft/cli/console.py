@@ -9,8 +9,8 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-
 CLEAR = "\r\x1b[2K"
+_shown: list[str] = []  # the status on the line, if there is one
 
 
 class _Notes(logging.Handler):
@@ -55,6 +55,7 @@ def table(text: str) -> None:
 def status(message: str) -> None:
     """What is going on, on a line that the next one replaces; nothing where nobody watches. An empty message clears the line."""
     if sys.stderr.isatty():
+        _shown[:] = [message] if message else []
         sys.stderr.write(f"{CLEAR}{message}")
         sys.stderr.flush()
 
@@ -86,6 +87,7 @@ def abandon() -> None:
 
 
 def _stderr(text: str) -> None:
-    clear = CLEAR if sys.stderr.isatty() else ""  # a status may stand on the line
+    clear = CLEAR if _shown else ""
+    _shown.clear()
     with suppress(BrokenPipeError):
         print(clear + text, file=sys.stderr, flush=True)
