@@ -42,10 +42,12 @@ class Rubbish(Drafter):
         return [Draft.chain((1 + 2 * self.rng.integers(0, VOCAB // 2, b.nodes)).tolist(), self.claim, self.name) for b in budgets]
 
 
-def go(drafter: Drafter, curve: CostCurve, tokens: list[int] = RANDOM, n: int = LONG, batch: int = 1) -> tuple[list[Step], Scripted]:
+def go(
+    drafter: Drafter, curve: CostCurve, tokens: list[int] = RANDOM, n: int = LONG, batch: int = 1, free: bool = True
+) -> tuple[list[Step], Scripted]:
     """The decoding steps of the first session, `n` tokens long."""
     backend = stream(tokens, VOCAB)
-    engine = Engine(backend, drafter, Adaptive(curve))
+    engine = Engine(backend, drafter, Adaptive(curve, free=free))
     sessions = [engine.open(tokens[: i + 2], stops=Stops(max_new_tokens=n)) for i in range(batch)]
     steps = drive(engine)[sessions[0].id]
     assert sessions[0].output == tokens[2 : n + 2]
@@ -73,6 +75,15 @@ def test_text_that_cannot_be_guessed_costs_at_most_two_percent(drafter: Drafter,
     assert all(len(r.pending) == 1 and r.logits and r.ahead == 0 and r.draft is EMPTY for r in plain)
 
 
+@pytest.mark.parametrize("curve", [CPU_CURVE, CURVES["float32"]], ids=["cpu", "float32"])
+def test_a_drafter_that_costs_is_asked_ever_less_while_it_is_wrong(curve: CostCurve) -> None:
+    steps, _ = go(Rubbish(0.9), curve, free=False)
+    asked = [i for i, step in enumerate(steps) if step.proposed]
+    assert len(asked) < 0.03 * len(steps)
+    assert max(np.diff(asked)) == 64
+    assert extra(steps, curve) <= 0.02 * len(steps)
+
+
 def test_short_texts_that_cannot_be_guessed_lose_a_few_steps_at_most(curve: CostCurve) -> None:
     for n in (5, 20, 60):
         steps, _ = go(Rubbish(0.9), curve, n=n)
@@ -93,9 +104,10 @@ def test_half_right_drafts_are_cut_where_they_stop_paying() -> None:
     assert np.median([len(step.draft) for step in late]) < 12
 
 
-def test_copying_that_begins_late_is_found(curve: CostCurve) -> None:
+@pytest.mark.parametrize("free", [True, False])
+def test_copying_that_begins_late_is_found(curve: CostCurve, free: bool) -> None:
     tokens = RANDOM[:1500] + RANDOM[200:700]
-    steps, _ = go(PromptLookup(), curve, tokens, n=1990)
+    steps, _ = go(PromptLookup(), curve, tokens, n=1990, free=free)
     ends = np.cumsum([len(step.verdict.tokens) for step in steps])
     found = next(end for step, end in zip(steps, ends, strict=True) if end > 1500 and step.verdict.accepted >= 3)
     assert found < 1500 + 150

@@ -144,12 +144,12 @@ def sane(draft: Draft, vocab_size: int, max_nodes: int, max_depth: int, chain: b
     """
     if not len(draft) or max_nodes <= 0 or max_depth <= 0:
         return EMPTY
-    depth = {ANCHOR: 0}
+    depth = {ANCHOR: 0}  # of the kept nodes so far
     seen: set[tuple[int, int]] = set()
     keep: list[int] = []
     for i, (t, p) in enumerate(zip(draft.token.tolist(), draft.parent.tolist(), strict=True)):
         key = (p, 0 if chain else t)
-        if 0 <= t < vocab_size and p < i and p in depth and depth[p] < max_depth and key not in seen:
+        if 0 <= t < vocab_size and p in depth and depth[p] < max_depth and key not in seen:
             seen.add(key)
             depth[i] = depth[p] + 1
             keep.append(i)
