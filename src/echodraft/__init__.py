@@ -1,9 +1,9 @@
 """echodraft: any Hugging Face causal language model generates several times faster, with the same output and no training.
 
-    import echodraft
+import echodraft
 
-    decoder = echodraft.load("path/or/name", drafter="prompt-lookup")
-    print(decoder.generate("def fibonacci(n):", max_new_tokens=64).text)
+decoder = echodraft.load("path/or/name", drafter="prompt-lookup")
+print(decoder.generate("def fibonacci(n):", max_new_tokens=64).text)
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from echodraft.core.backend import Backend
+from echodraft.core.backend import Backend, Need
 from echodraft.core.budget import CPU_CURVE, GPU_CURVE, Adaptive, CostCurve, Fixed, Policy
 from echodraft.core.drafter import Drafter
 from echodraft.core.engine import Engine
@@ -64,7 +64,7 @@ def load(
         if model is not None:
             log.warning("The toy backend brings its own model; '%s' is not loaded.", model)
         toy: Any = ToyBackend()
-        return Decoder(Engine(toy, made, make_policy(budget, CPU_CURVE)), Text(tokenizer or ToyTokenizer()), "toy")
+        return Decoder(Engine(toy, made, make_policy(budget, CPU_CURVE, made)), Text(tokenizer or ToyTokenizer()), "toy")
     if backend != "transformers":
         raise unknown_name("backend", backend, BACKENDS)
     return _load_transformers(model, made, tokenizer, dtype, device, attn, budget, pack, trust_remote_code)
@@ -95,7 +95,7 @@ def _load_transformers(
     gguf = str(source).lower().endswith(".gguf")
     text = Text(tokenizer, eos_ids(model, tokenizer, gguf))
     name = str(source or getattr(model, "name_or_path", "") or type(model).__name__)
-    return Decoder(Engine(made, drafter, make_policy(budget, curve_for(name, made))), text, name)
+    return Decoder(Engine(made, drafter, make_policy(budget, curve_for(name, made), drafter)), text, name)
 
 
 def redraft(
@@ -104,8 +104,9 @@ def redraft(
     """A decoder with the same model and text but another drafter, as comparisons need it. Nothing is loaded again."""
     check_budget(budget)
     backend = decoder.engine.backend
-    policy = make_policy(budget, curve_for(decoder.name, backend))
-    return Decoder(Engine(backend, make_drafter(drafter, options or {}), policy), decoder.text, decoder.name)
+    made = make_drafter(drafter, options or {})
+    policy = make_policy(budget, curve_for(decoder.name, backend), made)
+    return Decoder(Engine(backend, made, policy), decoder.text, decoder.name)
 
 
 def make_drafter(drafter: str | type[Drafter] | Drafter, options: Mapping[str, Any]) -> Drafter:
@@ -143,9 +144,9 @@ def check_budget(budget: str | int) -> None:
         raise UsageError(f"budget must be 'auto' or a number of nodes from 0 on, not '{budget}'.")
 
 
-def make_policy(budget: str | int, curve: CostCurve) -> Policy:
-    """Drafts where it pays on `curve`, or a fixed number of nodes."""
-    return Adaptive(curve) if isinstance(budget, str) else Fixed(budget)
+def make_policy(budget: str | int, curve: CostCurve, drafter: Drafter) -> Policy:
+    """Drafts where it pays on `curve`, or a fixed number of nodes. A drafter with a model of its own is not asked for nothing."""
+    return Adaptive(curve, free=Need.MODEL not in drafter.needs) if isinstance(budget, str) else Fixed(budget)
 
 
 def curve_for(name: str, backend: Backend) -> CostCurve:

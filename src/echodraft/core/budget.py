@@ -110,7 +110,7 @@ class Calibration:
         """Calibrated path probability of every node. Shape [n]."""
         path = np.empty(len(draft))
         for i, (p, own, source) in enumerate(zip(draft.parent.tolist(), _conditional(draft), draft.source, strict=True)):
-            accepted, seen = self.counts.get((source, int(own * 10)), (0.0, 0.0))
+            accepted, seen = self.counts.get((source, _bin(own)), (0.0, 0.0))
             estimate = (accepted + self.weight * own) / (seen + self.weight)
             path[i] = estimate * (1.0 if p == ANCHOR else path[p])
         return path
@@ -127,11 +127,16 @@ class Calibration:
             hit = t == tokens[at]
             if hit:
                 right[i] = at + 1
-            count = self.counts.setdefault((source, int(own * 10)), [0.0, 0.0])
+            count = self.counts.setdefault((source, _bin(own)), [0.0, 0.0])
             count[0] += hit
             count[1] += 1
             if count[1] > self.forget:
                 count[0], count[1] = count[0] / 2, count[1] / 2
+
+
+def _bin(prob: float) -> int:
+    # 0.9 / 1.0 and 0.81 / 0.9 are one claim.
+    return int(prob * 10 + 1e-6)
 
 
 def _conditional(draft: Draft) -> list[float]:
@@ -216,7 +221,7 @@ class Adaptive:
             self.calibration.observe(draft, verdict.tokens)
 
     def _extra(self, batch: int, nodes: int, context: int) -> NDArray[np.float64]:
-        """What a forward with 0…nodes nodes a session costs beyond a plain step, in plain steps. Rows of a batch are padded to one width."""
+        """What 0…nodes nodes a session cost beyond a plain step, in plain steps. Rows of a batch are padded to one width."""
         table = self.curve.table(batch * (nodes + 1), context)
         extra: NDArray[np.float64] = table[batch::batch] / table[batch] - 1.0
         return extra
