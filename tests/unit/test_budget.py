@@ -84,6 +84,34 @@ def test_a_drafter_that_costs_is_asked_ever_less_while_it_is_wrong(curve: CostCu
     assert extra(steps, curve) <= 0.02 * len(steps)
 
 
+class Stranger(Drafter):
+    """Never the same source twice, so that nothing can be learnt of it; wrong before `turn`, right from there on."""
+
+    name = "stranger"
+
+    def __init__(self, turn: int) -> None:
+        self.turn, self.steps = turn, 0
+
+    def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
+        self.steps += 1
+        at = len(sessions[0].tokens)
+        wrong = int(at < self.turn)
+        return [Draft.chain([token + wrong for token in RANDOM[at : at + 16]], 0.9, f"{self.name} {self.steps}")]
+
+
+def test_nothing_need_be_learnt_to_bound_the_loss(curve: CostCurve) -> None:
+    steps, _ = go(Stranger(turn=2 * LONG), curve)
+    assert extra(steps, curve) <= 0.02 * len(steps)
+
+
+def test_a_balance_that_is_spent_fills_where_drafts_would_have_been_right(curve: CostCurve) -> None:
+    steps, _ = go(Stranger(turn=1000), curve, n=1200)
+    right = np.cumsum([len(step.verdict.tokens) for step in steps]) > 1000
+    plain = [step for step, late in zip(steps, right, strict=True) if late and not step.verdict.accepted]
+    assert len(plain) <= 20
+    assert right.sum() < 50
+
+
 def test_short_texts_that_cannot_be_guessed_lose_a_few_steps_at_most(curve: CostCurve) -> None:
     for n in (5, 20, 60):
         steps, _ = go(Rubbish(0.9), curve, n=n)

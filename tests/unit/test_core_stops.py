@@ -198,3 +198,22 @@ def test_tensor_valued_and_timed_criteria_work_too(criterion: Any, expected: int
 def test_no_processors_and_no_criteria_are_nothing() -> None:
     assert hf_processors([], torch.device("cpu")) == ()
     assert hf_criteria([], torch.device("cpu")) == ()
+
+
+def test_sessions_that_share_a_processor_of_transformers_have_their_own_prefixes() -> None:
+    seen: list[list[int]] = []
+
+    def record(ids: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        seen.append(ids[0].tolist())
+        return row
+
+    host = Engine(stream(SAID), Oracle("right", [SAID], 3), Fixed(64))
+    shared = Sampler(Rule(), hf_processors([record], torch.device("cpu")))
+    sessions = [host.open(ids, shared, Stops(max_new_tokens=9)) for ids in (PROMPT, prompt(3), prompt(3, seed=1))]
+    drive(host)
+    assert sorted(seen) == sorted(session.tokens[:n] for session in sessions for n in range(3, 12))
+    seen.clear()
+    host.rewind(sessions[0], 5)
+    host.extend(sessions[0], [8, 9], Stops(max_new_tokens=2))
+    drive(host)
+    assert seen == [[*SAID[:5], 8, 9], [*SAID[:5], 8, 9, SAID[7]]]
