@@ -64,7 +64,6 @@ class SequentialBackend:
 
     def rewind(self, slot: int, length: int) -> int:
         held = self._slots[slot]
-        self._undo(slot)
         if length < len(held.tokens):
             if self.shape == Shape.NONE:
                 held.cache, held.tokens = self._new_cache(), []
