@@ -51,7 +51,8 @@ def interleaved(parts: dict[str, Callable[[], float]], rounds: int) -> dict[str,
     """Median of what each part returns, over rounds in which all take their turn; the first round warms up."""
     found: dict[str, list[float]] = {name: [] for name in parts}
     for round_ in range(rounds + 1):
-        for name, part in parts.items():
+        # Back and forth, so that none always runs behind the same other.
+        for name, part in list(parts.items())[:: 1 if round_ % 2 else -1]:
             value = part()
             if round_:
                 found[name].append(value)

@@ -13,6 +13,7 @@ from echodraft.core.sampling import Rule, Sampler
 from echodraft.drafters.none import NoDrafter
 from echodraft.drafters.prompt_lookup import PromptLookup
 from harness import decoded, drive, longest
+from models import DEVICE
 from oracle import KINDS, Oracle
 
 NEW, K, SEED = 24, 4, 11
@@ -23,7 +24,7 @@ DRAFTERS = ("none", "prompt-lookup", *KINDS)
 
 def sampler(mode: str) -> Sampler:
     if mode == "torch":
-        return TorchSampler(RULES[mode], generator=torch.Generator().manual_seed(SEED))
+        return TorchSampler(RULES[mode], generator=torch.Generator(DEVICE).manual_seed(SEED))
     return Sampler(RULES[mode])
 
 

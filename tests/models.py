@@ -6,6 +6,7 @@ learned positions, a rotation that changes with length, experts.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -16,6 +17,7 @@ import transformers as hf
 
 from echodraft.core.sampling import Rule, pick
 
+DEVICE = os.environ.get("ECHODRAFT_TEST_DEVICE", "cpu")  # scripts/cuda-smoke sets it
 VOCAB = 97
 WINDOW = 8
 SWITCH = 32  # where Phi-3 takes its long factor
@@ -80,7 +82,7 @@ def tiny(name: str, attention: str = "sdpa") -> Any:
     model_class, config_class, arguments = CONFIGS[name]
     torch.set_num_threads(1)  # more would only wait for each other on matrices this small
     torch.manual_seed(0)
-    model = model_class(config_class(**arguments, attn_implementation=attention)).double().eval()
+    model = model_class(config_class(**arguments, attn_implementation=attention)).double().eval().to(DEVICE)
     if name == "mixtral":
         model.set_experts_implementation("eager")  # the grouped kernels have no float64
     return model
@@ -95,7 +97,7 @@ def generate(model: Any, ids: Sequence[int], n: int, seed: int | None = None, **
     """What transformers itself puts behind `ids`: greedy, or sampled under `seed`."""
     if seed is not None:
         torch.manual_seed(seed)
-    given = torch.tensor([list(ids)])
+    given = torch.tensor([list(ids)], device=model.device)
     out = model.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=n, do_sample=seed is not None, **arguments)
     return out[0, len(ids) :].tolist()
 
@@ -103,7 +105,7 @@ def generate(model: Any, ids: Sequence[int], n: int, seed: int | None = None, **
 @torch.inference_mode()
 def logits_behind(model: Any, ids: Sequence[int]) -> torch.Tensor:
     """Logits [vocab] behind `ids` by a plain forward without a cache."""
-    return model(torch.tensor([list(ids)]), use_cache=False).logits[0, -1]
+    return model(torch.tensor([list(ids)], device=model.device), use_cache=False).logits[0, -1].cpu()
 
 
 def keyed(model: Any, ids: Sequence[int], n: int, rule: Rule) -> list[int]:

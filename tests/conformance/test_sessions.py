@@ -193,7 +193,8 @@ def test_hidden_states_are_those_of_a_plain_forward(model: Any, texts: list[list
     assert len({len(step.draft) for step in shared}) > 1
     for session in sessions:
         with torch.inference_mode():
-            plain = model.get_decoder()(torch.tensor([session.tokens[:-1]]), use_cache=False)[0][0].half().numpy()
+            ids = torch.tensor([session.tokens[:-1]], device=model.device)
+            plain = model.get_decoder()(ids, use_cache=False)[0][0].half().cpu().numpy()
         assert steps[session.id][0].hidden is not None
         np.testing.assert_allclose(committed(steps[session.id], "hidden"), plain, rtol=2e-3, atol=2e-3)
     assert longest(decoded(steps[sessions[0].id])) >= 3

@@ -115,9 +115,9 @@ def _print(summary: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("method", no_wrap=True)
-    for head in ("tok/step", "decode tok/s", "×", "all tok/s", "×", "same"):
-        table.add_column(head, justify="right")
+    table.add_column("method", overflow="fold")
+    for head in ("tokens\na step", "decode\ntokens/s", "×", "all\ntokens/s", "×", "same"):
+        table.add_column(head, justify="right", no_wrap=True)
     for row in summary:
         table.add_row(
             row["drafter"],
@@ -129,4 +129,4 @@ def _print(summary: list[dict[str, Any]]) -> None:
             f"{row['identical']}/{row['items']}",
         )
     Console().print(table)
-    console.note("× is against plain decoding (none); all tok/s counts prefill; same: outputs with exactly the tokens of none.")
+    console.note("× is against plain decoding (none); all counts prefill; same: outputs with exactly the tokens of none.")
