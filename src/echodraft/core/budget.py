@@ -165,7 +165,7 @@ class Adaptive:
     curve: CostCurve
     most: int = MOST_NODES
     free: bool = True
-    credit: float = 2.0
+    credit: float = 1.0
     cap: float = 6.0
     trickle: float = 0.01
     refill: float = 0.25
