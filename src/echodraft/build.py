@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from echodraft.backends import BACKENDS
 from echodraft.core.backend import Backend, Need
 from echodraft.core.budget import CPU_CURVE, GPU_CURVE, Adaptive, CostCurve, Fixed, Policy
 from echodraft.core.drafter import Drafter
@@ -19,11 +20,6 @@ from echodraft.errors import UsageError, unknown_name
 from echodraft.text.tokenizer import Text
 
 log = logging.getLogger("echodraft")
-
-BACKENDS = {
-    "transformers": "any Hugging Face causal language model",
-    "toy": "a tiny language model without weights, for tests and docs",
-}
 
 
 def load(
@@ -149,13 +145,18 @@ def make_policy(budget: str | int, curve: CostCurve, drafter: Drafter) -> Policy
     return Adaptive(curve, free=Need.MODEL not in drafter.needs) if isinstance(budget, str) else Fixed(budget)
 
 
+def curve_file(name: str, backend: Backend) -> Path:
+    """Where the measured curve of a loaded model belongs."""
+    dtype = getattr(getattr(backend, "model", None), "dtype", "float32")
+    return cost_file(name, str(dtype), str(getattr(getattr(backend, "device", None), "type", "cpu")))
+
+
 def curve_for(name: str, backend: Backend) -> CostCurve:
     """What forwards cost here: measured by `echodraft cost` if it ever ran for this model, dtype and device, else the built-in curve."""
     device = getattr(backend, "device", None)
     kind = str(getattr(device, "type", "cpu"))
     built_in = GPU_CURVE if kind == "cuda" else CPU_CURVE
-    model = getattr(backend, "model", None)
-    path = cost_file(name, str(getattr(model, "dtype", "float32")), kind)
+    path = curve_file(name, backend)
     if not path.is_file():
         return built_in
     try:

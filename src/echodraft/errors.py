@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+NAN = "The model returned NaN logits. Its weights or its dtype are at fault; try --dtype float32."
+
 
 class EchodraftError(Exception):
     """Base of all errors that echodraft raises on purpose; `exit_code` is what the command line returns."""

@@ -1,6 +1,6 @@
 """Where scores come from. `BACKENDS` names what the command line offers."""
 
-BACKENDS: dict[str, str] = {
-    "transformers": "Hugging Face models on CPU or CUDA",
-    "toy": "a tiny deterministic language model in NumPy, for tests and docs",
+BACKENDS = {
+    "transformers": "any Hugging Face causal language model",
+    "toy": "a tiny language model without weights, for tests and docs",
 }

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from echodraft.core.backend import Need, Request, Shape
 from echodraft.core.sampling import Rule, gumbel, pick
-from echodraft.errors import EchodraftError
+from echodraft.errors import NAN, EchodraftError
 
 WIDTH = 16
-NAN = "The model returned NaN logits. Its weights or its dtype are at fault; try --dtype float32."
 
 
 @dataclass(frozen=True, slots=True)

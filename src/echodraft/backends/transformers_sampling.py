@@ -20,9 +20,7 @@ from transformers import (
 
 from echodraft.core.sampling import GOLDEN, MIX_A, MIX_B, Processor, Rule, Sampler
 from echodraft.core.scores import Scores
-from echodraft.errors import EchodraftError
-
-NAN = "The model returned NaN logits. Its weights or its dtype are at fault; try --dtype float32."
+from echodraft.errors import NAN, EchodraftError
 
 
 @dataclass(slots=True)

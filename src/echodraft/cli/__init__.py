@@ -16,7 +16,6 @@ from echodraft.cli import console, settings
 from echodraft.cli.table import COMMANDS, command, installed
 from echodraft.errors import EchodraftError, unknown_name
 
-INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 
@@ -40,7 +39,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(console.INTERRUPTED) from None
         except BrokenPipeError:
             console.abandon()
             raise typer.Exit(BROKEN_PIPE) from None
@@ -93,7 +92,7 @@ def _run(argv: list[str], debug: bool) -> int:
     except SystemExit as end:
         return console.finish(end.code if isinstance(end.code, int) else int(end.code is not None))
     except (KeyboardInterrupt, typer.Abort):
-        return INTERRUPTED
+        return console.INTERRUPTED
     except Exception as error:
         if debug:
             traceback.print_exc()

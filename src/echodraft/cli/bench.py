@@ -10,8 +10,6 @@ import typer
 from echodraft.cli import console
 from echodraft.cli.inputs import read_budget
 
-INTERRUPTED = 130
-
 
 def command(
     model: Annotated[str | None, typer.Option("--model", "-m", help="Folder, .gguf file or hub name.", show_default=False)] = None,
@@ -80,7 +78,7 @@ def command(
         _print(summary)
     if interrupted:
         console.note(f"Interrupted after {len(record.done)} measurements." + (f" Go on with --resume --out {out}." if out else ""))
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(console.INTERRUPTED)
 
 
 class _progress:

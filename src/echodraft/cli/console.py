@@ -12,6 +12,9 @@ from typing import Any
 CLEAR = "\r\x1b[2K"
 _shown: list[str] = []  # the status on the line, if there is one
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
 
 class _Notes(logging.Handler):
     """The library's messages, one line each."""

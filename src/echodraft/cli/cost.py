@@ -22,8 +22,8 @@ def command(
     Measure what a forward of 1…64 tokens costs here, print it and keep it: later runs of this model plan their drafts with it.
     """
     from echodraft.bench.cost import measure
-    from echodraft.build import load
-    from echodraft.curves import cost_file, save_curve
+    from echodraft.build import curve_file, load
+    from echodraft.curves import save_curve
     from echodraft.errors import UsageError
 
     try:
@@ -36,12 +36,11 @@ def command(
     limit = (backend.context or 1 << 30) - 64
     if not lengths or lengths[0] < 1 or lengths[-1] > limit:
         raise UsageError(f"--contexts must lie between 1 and {limit}, the model's context less 64.")
-    held = getattr(backend, "model", None)
     curve, seconds = measure(
         backend, lengths, f"measured: {decoder.name}", repeats, lambda done, total: console.status(f"Measuring… {done}/{total}")
     )
     console.status("")
-    path = cost_file(decoder.name, str(getattr(held, "dtype", "float32")), str(getattr(getattr(backend, "device", None), "type", "cpu")))
+    path = curve_file(decoder.name, backend)
     save_curve(curve, path)
     if as_json:
         console.json_object({"rows": curve.rows, "contexts": curve.contexts, "seconds": seconds, "cost": curve.cost, "file": str(path)})

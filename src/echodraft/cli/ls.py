@@ -42,7 +42,7 @@ def backends(json: Json = False) -> None:
 
     Every backend.
     """
-    from echodraft.build import BACKENDS
+    from echodraft.backends import BACKENDS
 
     if json:
         console.json_object([{"name": name, "about": about} for name, about in BACKENDS.items()])

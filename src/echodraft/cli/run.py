@@ -11,9 +11,6 @@ import typer
 from echodraft.cli import console
 from echodraft.cli.inputs import read_budget, read_prompt
 
-INTERRUPTED = 130
-
-
 Flag: Any = typer.Option
 DEFAULT_MODEL = "the embedded SmolLM2-135M-Instruct"
 
@@ -95,4 +92,4 @@ def command(
     finally:
         console.status("")
     if not answer(decoder, asked, sys.stdout.isatty()):
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(console.INTERRUPTED)
