@@ -17,6 +17,7 @@ from echodraft.curves import cost_file, load_curve
 from echodraft.decoder import Decoder
 from echodraft.drafters import DEFAULT, drafter_class
 from echodraft.errors import UsageError, unknown_name
+from echodraft.memory import Memory
 from echodraft.text.tokenizer import Text
 
 log = logging.getLogger("echodraft")
@@ -35,6 +36,7 @@ def load(
     budget: str | int = "auto",
     pack: bool = True,
     trust_remote_code: bool = False,
+    memory: Memory | None = None,
 ) -> Decoder:
     """A decoder for a model.
 
@@ -49,10 +51,11 @@ def load(
     budget             "auto" drafts where it pays; a number is the size of every draft, 0 no drafting
     pack               prepack the weights of CPU models: faster drafts for more memory
     trust_remote_code  run Python code that comes with the model
+    memory             what drafters remember from one request to the next; by default for as long as the decoder lives
 
     Raises `UsageError`, `Unsupported` or `EchodraftError`, each with what to do.
     """
-    made = make_drafter(drafter, drafter_options or {})
+    made = make_drafter(drafter, drafter_options or {}, memory)
     check_budget(budget)
     if backend == "toy":
         from echodraft.backends.toy import ToyBackend, ToyTokenizer
@@ -95,24 +98,32 @@ def _load_transformers(
 
 
 def redraft(
-    decoder: Decoder, drafter: str | type[Drafter] | Drafter = "none", options: Mapping[str, Any] | None = None, budget: str | int = "auto"
+    decoder: Decoder,
+    drafter: str | type[Drafter] | Drafter = "none",
+    options: Mapping[str, Any] | None = None,
+    budget: str | int = "auto",
+    memory: Memory | None = None,
 ) -> Decoder:
     """A decoder with the same model and text but another drafter, as comparisons need it. Nothing is loaded again."""
     check_budget(budget)
     backend = decoder.engine.backend
-    made = make_drafter(drafter, options or {})
+    made = make_drafter(drafter, options or {}, memory)
     policy = make_policy(budget, curve_for(decoder.name, backend), made)
     return Decoder(Engine(backend, made, policy), decoder.text, decoder.name)
 
 
-def make_drafter(drafter: str | type[Drafter] | Drafter, options: Mapping[str, Any]) -> Drafter:
-    """A drafter by name, path, class or as it is. Raises `UsageError` for a wrong name or knob."""
+def make_drafter(drafter: str | type[Drafter] | Drafter, options: Mapping[str, Any], memory: Memory | None = None) -> Drafter:
+    """A drafter by name, path, class or as it is. Raises `UsageError` for a wrong name or knob.
+
+    A class that takes a `memory` gets this one; without one it remembers within its own life only.
+    """
     if isinstance(drafter, Drafter):
         if options:
             raise UsageError("A drafter that is made already takes no options. Pass its class or its name.")
         return drafter
     kind = drafter_class(drafter) if isinstance(drafter, str) else drafter
-    knobs = {name: p for name, p in inspect.signature(kind).parameters.items() if p.kind is not p.VAR_KEYWORD}
+    parameters = inspect.signature(kind).parameters
+    knobs = {name: p for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD and name != "memory"}
     given = {name.replace("-", "_"): value for name, value in options.items()}
     for name, value in given.items():
         if name not in knobs:
@@ -122,6 +133,8 @@ def make_drafter(drafter: str | type[Drafter] | Drafter, options: Mapping[str, A
         if not _suits(value, knobs[name].default):
             usual = type(knobs[name].default).__name__
             raise UsageError(f"Option {name} of {kind.name} is of type {usual} (default {knobs[name].default}), not '{value}'.")
+    if memory is not None and "memory" in parameters:
+        given["memory"] = memory
     return kind(**given)
 
 
