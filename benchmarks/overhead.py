@@ -6,7 +6,7 @@ generate   Hugging Face `generate` from a filled `DynamicCache`, milliseconds a 
 none       `Engine.step` without drafts, milliseconds a token
 forward n  bare `model.forward` of n tokens on a `DynamicCache`, argmax included, as loaded from disk
 step n     `Engine.step` with a draft of n - 1 nodes, all phases
-bare n     the same forward as in the step (packed weights, tree cache), without the engine around it
+bare n     the same forward as in the step (packed weights, tree cache), without the engine around it; paired with step n
 batch      tokens a second of 4 ragged sessions in one batch, and of the same one after another
 """
 
@@ -109,10 +109,11 @@ def at_context(decoder: echodraft.Decoder, context: int, tokens: int, rows: list
         return 1e3 * (perf_counter() - start)
 
     engine = Engine(backend, Rubbish(), Fixed(0))
-    parts: dict[str, Callable[[], float]] = {"generate": generate, "none": none}
+    found = interleaved({"generate": generate, "none": none}, rounds)
     for n in rows:
-        parts |= {f"forward {n}": lambda n=n: forward(n), f"step {n}": lambda n=n: step(n), f"bare {n}": lambda n=n: bare(n)}
-    found = interleaved(parts, rounds)
+        found |= interleaved({f"forward {n}": lambda n=n: forward(n), f"step {n}": lambda n=n: step(n)}, rounds)
+        # Pairs of their own: what runs behind the unpacked weights of `forward` finds cold caches.
+        found |= interleaved({f"step {n}, paired": lambda n=n: step(n), f"bare {n}, paired": lambda n=n: bare(n)}, 3 * rounds)
     plain.close(session)
     return found
 

@@ -11,19 +11,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Decoder", "Drafter", "EchodraftError", "Result", "load"]
+__all__ = ["Decoder", "Drafter", "EchodraftError", "Memory", "Result", "custom_generate", "generate", "load"]
 
 if TYPE_CHECKING:
     from echodraft.build import load
     from echodraft.core.drafter import Drafter
     from echodraft.decoder import Decoder, Result
     from echodraft.errors import EchodraftError
+    from echodraft.integrations.hf_generate import custom_generate, generate
+    from echodraft.memory import Memory
 
 _HOME = {
     "Decoder": "echodraft.decoder",
     "Drafter": "echodraft.core.drafter",
     "EchodraftError": "echodraft.errors",
+    "Memory": "echodraft.memory",
     "Result": "echodraft.decoder",
+    "custom_generate": "echodraft.integrations.hf_generate",
+    "generate": "echodraft.integrations.hf_generate",
     "load": "echodraft.build",
 }
 

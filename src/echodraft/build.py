@@ -18,6 +18,7 @@ from echodraft.decoder import Decoder
 from echodraft.drafters import DEFAULT, drafter_class
 from echodraft.errors import UsageError, unknown_name
 from echodraft.memory import Memory
+from echodraft.stores.folder import Identity
 from echodraft.text.tokenizer import Text
 
 log = logging.getLogger("echodraft")
@@ -36,7 +37,7 @@ def load(
     budget: str | int = "auto",
     pack: bool = True,
     trust_remote_code: bool = False,
-    memory: Memory | None = None,
+    memory: Memory | str | Path | None = None,
 ) -> Decoder:
     """A decoder for a model.
 
@@ -51,22 +52,43 @@ def load(
     budget             "auto" drafts where it pays; a number is the size of every draft, 0 no drafting
     pack               prepack the weights of CPU models: faster drafts for more memory
     trust_remote_code  run Python code that comes with the model
-    memory             what drafters remember from one request to the next; by default for as long as the decoder lives
+    memory             what drafters remember from one request to the next, by tenant: a `Memory`, or the folder of one, which
+                       `decoder.memory.save()` writes; by default it lives as long as the decoder
 
     Raises `UsageError`, `Unsupported` or `EchodraftError`, each with what to do.
     """
-    made = make_drafter(drafter, drafter_options or {}, memory)
+    if backend not in BACKENDS:
+        raise unknown_name("backend", backend, BACKENDS)
     check_budget(budget)
+    if isinstance(memory, str | Path):
+        memory = Memory(memory)
+    made = make_drafter(drafter, drafter_options or {}, memory)
     if backend == "toy":
         from echodraft.backends.toy import ToyBackend, ToyTokenizer
 
         if model is not None:
             log.warning("The toy backend brings its own model; '%s' is not loaded.", model)
         toy: Any = ToyBackend()
-        return Decoder(Engine(toy, made, make_policy(budget, CPU_CURVE, made)), Text(tokenizer or ToyTokenizer()), "toy")
-    if backend != "transformers":
-        raise unknown_name("backend", backend, BACKENDS)
-    return _load_transformers(model, made, tokenizer, dtype, device, attn, budget, pack, trust_remote_code)
+        decoder = Decoder(Engine(toy, made, make_policy(budget, CPU_CURVE, made)), Text(tokenizer or ToyTokenizer()), "toy")
+    else:
+        decoder = _load_transformers(model, made, tokenizer, dtype, device, attn, budget, pack, trust_remote_code)
+    return _remember(decoder, memory)
+
+
+def _remember(decoder: Decoder, memory: Memory | None) -> Decoder:
+    """Tell the memory whose it is, and the decoder where it is."""
+    if memory is not None:
+        backend = decoder.engine.backend
+        model = getattr(backend, "model", None)
+        if model is None:
+            identity = Identity(f"{type(backend).__name__} of {backend.vocab_size}", "none", decoder.name)
+        else:
+            from echodraft.backends.transformers_identity import identify
+
+            identity = identify(model, decoder.text.tokenizer, decoder.name)
+        memory.bind(identity)
+        decoder.memory = memory
+    return decoder
 
 
 def _load_transformers(
@@ -109,7 +131,7 @@ def redraft(
     backend = decoder.engine.backend
     made = make_drafter(drafter, options or {}, memory)
     policy = make_policy(budget, curve_for(decoder.name, backend), made)
-    return Decoder(Engine(backend, made, policy), decoder.text, decoder.name)
+    return _remember(Decoder(Engine(backend, made, policy), decoder.text, decoder.name), memory)
 
 
 def make_drafter(drafter: str | type[Drafter] | Drafter, options: Mapping[str, Any], memory: Memory | None = None) -> Drafter:
@@ -136,6 +158,11 @@ def make_drafter(drafter: str | type[Drafter] | Drafter, options: Mapping[str, A
     if memory is not None and "memory" in parameters:
         given["memory"] = memory
     return kind(**given)
+
+
+def remembers(drafter: str) -> bool:
+    """Whether a drafter of this name or path keeps a memory from one request to the next. Raises `UsageError`."""
+    return "memory" in inspect.signature(drafter_class(drafter)).parameters
 
 
 def _suits(value: Any, default: Any) -> bool:

@@ -13,6 +13,7 @@ from echodraft.core.sampling import Processor, Sampler
 from echodraft.core.session import Session
 from echodraft.core.step import Step
 from echodraft.errors import Unsupported, UsageError
+from echodraft.memory import Memory
 from echodraft.metrics.stats import Stats
 from echodraft.options import Options, at_least
 from echodraft.text.tokenizer import Messages, Text
@@ -142,10 +143,11 @@ class Decoder:
     engine  the loop with its backend, drafter and budget
     text    the tokenizer; without one, prompts are ids and answers have no text
     name    what the model was loaded from
+    memory  what its drafter remembers between requests, where one was given: `decoder.memory.save()` writes it to its folder
     """
 
-    def __init__(self, engine: Engine, text: Text | None = None, name: str = "") -> None:
-        self.engine, self.text, self.name = engine, text or Text(), name
+    def __init__(self, engine: Engine, text: Text | None = None, name: str = "", memory: Memory | None = None) -> None:
+        self.engine, self.text, self.name, self.memory = engine, text or Text(), name, memory
 
     def generate(
         self,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from echodraft.bench.suites import Item
-from echodraft.build import redraft
+from echodraft.build import redraft, remembers
 from echodraft.decoder import Decoder
 from echodraft.errors import UsageError, unknown_name
+from echodraft.memory import Limits, Memory
 from echodraft.options import read_options
 
 PEERS = ("hf", "hf-pld", "hf-assisted")
@@ -28,8 +31,16 @@ class Answer:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-Method = Callable[[Item, int], Answer]
-"""(item, max new tokens) -> answer"""
+class Method(Protocol):
+    """One way to answer."""
+
+    def answer(self, item: Item, most: int, warm_up: bool = False) -> Answer:
+        """The answer of at most `most` tokens. A warm-up leaves nothing behind."""
+        ...
+
+    def keep(self) -> None:
+        """The last answer is on record: what was learned from it may be kept."""
+        ...
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
@@ -39,45 +50,65 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     return ":".join(part for part in parts if "=" not in part), read_options(pairs)
 
 
-def drafter_method(base: Decoder, text: str, budget: str | int) -> Method:
-    """A drafter of ours over the model of `base`. `budget` is a knob of the engine: "name:budget=8" overrides it for one."""
-    name, knobs = parse(text)
-    own = knobs.pop("budget", budget)
-    decoder = redraft(base, name, knobs, 0 if name == "none" else own)
+class Drafted:
+    """A drafter of ours over the model of `base`. `budget` is a knob of the engine: "name:budget=8" overrides it for one.
 
-    def method(item: Item, most: int) -> Answer:
-        result = decoder.generate(item.ids, max_new_tokens=most, stop=item.stop)
+    folder  where its memory lasts; None = as long as the run. Every method has its own
+    carry   whether it remembers from one request to the next
+    """
+
+    TENANT, WARM_UP = "bench", "warm-up"
+
+    def __init__(self, base: Decoder, text: str, budget: str | int, folder: Path | None, carry: bool, limits: Limits) -> None:
+        name, knobs = parse(text)
+        own = knobs.pop("budget", budget)
+        lasts = folder is not None and remembers(name)
+        self.carry = carry
+        self.memory = Memory(folder / re.sub(r"[^a-z0-9.=-]+", "-", text.lower()) if folder and lasts else None, limits)
+        if self.memory.folder is not None:
+            self.memory.folder.must_write()
+        self.decoder = redraft(base, name, knobs, 0 if name == "none" else own, self.memory)
+
+    def answer(self, item: Item, most: int, warm_up: bool = False) -> Answer:
+        tenant = self.WARM_UP if warm_up else self.TENANT
+        result = self.decoder.generate(item.ids, max_new_tokens=most, stop=item.stop, tenant=tenant)
+        if warm_up or not self.carry:
+            self.memory.forget(tenant)
         stats = result.stats
         counts = {key: getattr(stats, key) for key in ("steps", "drafted", "verified", "accepted")}
         return Answer(result.ids, stats.prefill_seconds, stats.decode_seconds, counts)
 
-    return method
+    def keep(self) -> None:
+        self.memory.save()
 
 
-def peer_method(base: Decoder, text: str, draft_model: str | None) -> Method:
+class Peer:
     """Hugging Face's `generate` on the same weights: hf, hf-pld[:tokens=10:ngram=2], hf-assisted.
 
     `packed=true` lends it our linear kernels.
     Stops are the item's own; what a peer emits beyond the stopping token is cut off and not counted.
     """
-    name, knobs = parse(text)
-    if name not in PEERS:
-        raise unknown_name("peer", name, PEERS)
-    from echodraft.integrations.hf_peers import Peer
 
-    model = getattr(base.engine.backend, "model", None)
-    if model is None:
-        raise UsageError("Peers need a Hugging Face model. Leave out --peers for the toy backend.")
-    if name == "hf-assisted" and draft_model is None:
-        raise UsageError("hf-assisted needs a draft model. Name one with --draft-model.")
-    packed = base.engine.backend.packed if knobs.pop("packed", False) else None  # type: ignore[attr-defined]
-    peer = Peer(model, base.text.tokenizer, packed, name, knobs, draft_model)
+    def __init__(self, base: Decoder, text: str, draft_model: str | None) -> None:
+        name, knobs = parse(text)
+        if name not in PEERS:
+            raise unknown_name("peer", name, PEERS)
+        from echodraft.integrations.hf_peers import HuggingFace
 
-    def method(item: Item, most: int) -> Answer:
-        ids, prefill, decode = peer.generate(item.ids, most, item.stop, sorted(base.text.eos))
-        return Answer(cut(base, item, ids, most), prefill, decode)
+        model = getattr(base.engine.backend, "model", None)
+        if model is None:
+            raise UsageError("Peers need a Hugging Face model. Leave out --peers for the toy backend.")
+        if name == "hf-assisted" and draft_model is None:
+            raise UsageError("hf-assisted needs a draft model. Name one with --draft-model.")
+        packed = base.engine.backend.packed if knobs.pop("packed", False) else None  # type: ignore[attr-defined]
+        self.base, self.peer = base, HuggingFace(model, base.text.tokenizer, packed, name, knobs, draft_model)
 
-    return method
+    def answer(self, item: Item, most: int, warm_up: bool = False) -> Answer:
+        ids, prefill, decode = self.peer.generate(item.ids, most, item.stop, sorted(self.base.text.eos))
+        return Answer(cut(self.base, item, ids, most), prefill, decode)
+
+    def keep(self) -> None:
+        pass
 
 
 def cut(base: Decoder, item: Item, ids: Sequence[int], most: int) -> list[int]:

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.inputs import read_budget
+from echodraft.cli.inputs import LIMITS, read_budget, read_limits
+
+MEMORY = "Folder of what drafters remember from request to request. Default: in --out."
 
 
 def command(
@@ -26,6 +28,11 @@ def command(
     backend: Annotated[str, typer.Option("--backend", help="transformers, or toy (no weights).")] = "transformers",
     out: Annotated[Path | None, typer.Option("--out", help="Folder that keeps every measurement.", show_default=False)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    memory: Annotated[Path | None, typer.Option("--memory", metavar="DIR", help=MEMORY, show_default=False)] = None,
+    no_memory: Annotated[bool, typer.Option("--no-memory", help="Every request starts with an empty memory.")] = False,
+    memory_limit: Annotated[
+        list[str] | None, typer.Option("--memory-limit", metavar="tokens|bytes|days=N", help=LIMITS, show_default=False)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
     """Example: echodraft bench -m path/to/model --suite humaneval.jsonl --limit 10 --peers hf,hf-pld
@@ -34,7 +41,7 @@ def command(
 
     What is done survives a kill: give --out, and --resume to go on.
     """
-    from echodraft.bench.methods import drafter_method, peer_method
+    from echodraft.bench.methods import Drafted, Method, Peer
     from echodraft.bench.result import BASELINE, Run, manifest, summarise
     from echodraft.bench.runner import run
     from echodraft.bench.suites import load_suite
@@ -49,8 +56,12 @@ def command(
     base = load(model, backend=backend, dtype=dtype, device=device, drafter="none")
     console.status("")
     items = load_suite(suite, base.text, limit, category)
-    methods = {name: drafter_method(base, name, read_budget(budget)) for name in names}
-    methods |= {name: peer_method(base, name, draft_model) for name in others}
+    lasting = memory or (out / "memory" if out is not None else None)
+    limits = read_limits(memory_limit or [])
+    methods: dict[str, Method] = {
+        name: Drafted(base, name, read_budget(budget), None if no_memory else lasting, not no_memory, limits) for name in names
+    }
+    methods |= {name: Peer(base, name, draft_model) for name in others}
     settings = {
         "model": Path(base.name).name,
         "dtype": str(getattr(getattr(base.engine.backend, "model", None), "dtype", "float64")),
@@ -59,6 +70,7 @@ def command(
         "limit": limit,
         "max_new_tokens": max_new_tokens,
         "budget": budget,
+        "memory": not no_memory,
         "drafters": names,
         "peers": others,
     }

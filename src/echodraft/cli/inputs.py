@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
 
-from echodraft.errors import UsageError
+from echodraft.errors import UsageError, unknown_name
+
+LIMITS = "What the memory may hold; repeatable. Default: tokens=1000000 a tenant, bytes=1073741824, no end of days."
 
 
 def read_prompt(given: str | None, raw: bool) -> str:
@@ -33,3 +39,27 @@ def read_budget(text: str) -> str | int:
         return int(text)
     except ValueError as error:
         raise UsageError(f"--budget is 'auto' or a number of nodes, not '{text}'.") from error
+
+
+def read_limits(pairs: Sequence[str]) -> Any:
+    """`Limits` from "tokens=200000", "days=30" and the like. Raises `UsageError`."""
+    from echodraft.memory import Limits
+    from echodraft.options import read_options
+
+    given = read_options(pairs)
+    for name, value in given.items():
+        if name not in Limits.__slots__:
+            raise unknown_name("limit of a memory", name, Limits.__slots__)
+        if isinstance(value, bool | str) or (name != "days" and not isinstance(value, int)):
+            raise UsageError(f"A memory's limit of {name} is a number, not '{value}'.")
+    return Limits(**given)
+
+
+def open_memory(folder: Path | None, off: bool, limits: Sequence[str]) -> AbstractContextManager[Any]:
+    """The memory that was asked for, which saves itself in the end; None without a folder. Raises `UsageError`."""
+    bounds = read_limits(limits)
+    if folder is None or off:
+        return nullcontext()
+    from echodraft.memory import Memory
+
+    return Memory(folder, bounds)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.inputs import read_budget, read_prompt
+from echodraft.cli.inputs import LIMITS, open_memory, read_budget, read_prompt
 
 Flag: Any = typer.Option
 DEFAULT_MODEL = "the embedded SmolLM2-135M-Instruct"
@@ -43,6 +44,10 @@ def command(
     attn: Annotated[str, Flag("--attn", help="sdpa or eager.")] = "sdpa",
     budget: Annotated[str, Flag("--budget", metavar="auto|N", help="Draft where it pays, or N nodes each step.")] = "auto",
     pack: Annotated[bool, Flag("--pack/--no-pack", help="Prepack weights of CPU models: faster for more memory.")] = True,
+    memory: Annotated[Path | None, Flag("--memory", metavar="DIR", help="Folder of what drafters remember between runs.")] = None,
+    no_memory: Annotated[bool, Flag("--no-memory", help="Remember nothing, whatever the settings say.")] = False,
+    memory_limit: Annotated[list[str] | None, Flag("--memory-limit", metavar="tokens|bytes|days=N", help=LIMITS)] = None,
+    tenant: Annotated[str, Flag("--tenant", metavar="NAME", help="Whose memory: nothing crosses from one name to another.")] = "",
     trust_remote_code: Annotated[bool, Flag("--trust-remote-code", help="Run Python code that comes with the model.")] = False,
     stats: Annotated[bool, Flag("--stats/--no-stats", help="Counts and times on stderr.")] = False,
     compare: Annotated[bool, Flag("--compare", help="Decode plainly as well: how much faster, and the same tokens?")] = False,
@@ -70,6 +75,7 @@ def command(
         samples=samples,
         stop=stop or [],
         system=system,
+        tenant=tenant,
     )
     asked = Asked(text, raw, options, stats, compare, color.value, json)
     how: dict[str, Any] = {
@@ -86,10 +92,12 @@ def command(
     }
     from echodraft.build import load
 
-    console.status("Loading the model…")
-    try:
-        decoder = load(model, **how)
-    finally:
-        console.status("")
-    if not answer(decoder, asked, sys.stdout.isatty()):
+    with open_memory(memory, no_memory, memory_limit or []) as held:
+        console.status("Loading the model…")
+        try:
+            decoder = load(model, memory=held, **how)
+        finally:
+            console.status("")
+        whole = answer(decoder, asked, sys.stdout.isatty())
+    if not whole:
         raise typer.Exit(console.INTERRUPTED)

@@ -21,7 +21,9 @@ class Entry(NamedTuple):
 COMMANDS = {
     "run": Entry("echodraft.cli.run", "Answer a prompt, streamed."),
     "bench": Entry("echodraft.cli.bench", "Measure drafters against plain decoding."),
+    "verify": Entry("echodraft.cli.verify", "Check every drafter against plain decoding, token for token."),
     "cost": Entry("echodraft.cli.cost", "Measure what a forward of n tokens costs here, and keep it."),
+    "store": Entry("echodraft.cli.store", "What drafters remember between runs: info, prune, forget, export."),
     "ls": Entry("echodraft.cli.ls", "List drafters and backends."),
     "models": Entry("echodraft.cli.models", "The embedded model: list, pull, path."),
     "doctor": Entry("echodraft.cli.doctor", "What is installed here and what works."),

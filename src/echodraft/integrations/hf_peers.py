@@ -29,7 +29,7 @@ class FirstToken:
         pass
 
 
-class Peer:
+class HuggingFace:
     """`model.generate` as its users call it: plain, with prompt lookup, or assisted by a draft model.
 
     packed  our packed linear kernels to lend it, or None

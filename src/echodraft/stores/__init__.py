@@ -1,0 +1,8 @@
+"""Memory structures: no model, no torch. The table below is how a saved store finds its class."""
+
+from __future__ import annotations
+
+STORES: dict[str, str] = {
+    "suffix": "echodraft.stores.suffix:SuffixStore",
+    "adjacency": "echodraft.stores.adjacency:AdjacencyStore",
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Protocol, Self
 
 from numpy.typing import NDArray
@@ -32,6 +32,10 @@ class Store(Protocol):
 
         Seconds since the epoch. A store of fixed size empties itself where it was last written before `before`.
         """
+        ...
+
+    def entries(self) -> Iterator[dict[str, Any]]:
+        """What it holds, for people: plain values, one dict a finished sequence (`ids`, `finished`) or entry."""
         ...
 
     def arrays(self) -> dict[str, NDArray[Any]]:
