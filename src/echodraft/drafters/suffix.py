@@ -1,0 +1,158 @@
+"""SuffixDecoding: what followed the longest ends of the text before, here and in other answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import time
+
+import numpy as np
+
+from echodraft.core.budget import Budget
+from echodraft.core.draft import Draft
+from echodraft.core.drafter import Context, Drafter
+from echodraft.core.step import Step
+from echodraft.errors import UsageError
+from echodraft.memory import Memory
+from echodraft.stores.suffix import MOST_DEPTH, Expected, SuffixStore, warm
+from echodraft.stores.suffix_nodes import SHARE
+
+
+@dataclass(slots=True)
+class Output:
+    """A stretch of output in the memory: sequence `seq` holds tokens[begin:end] of the session."""
+
+    seq: int
+    begin: int
+    end: int
+
+
+@dataclass(slots=True)
+class Known:
+    """What is kept for a session: a store of its own text, the memory it shares, and which of its output lies there.
+
+    The last stretch grows while `growing`; a stretch ends where context comes that is no output, such as the next turn of a chat.
+    """
+
+    own: SuffixStore
+    shared: SuffixStore
+    outputs: list[Output] = field(default_factory=list)
+    growing: bool = False
+
+
+class Suffix(Drafter):
+    """The likeliest continuations of the longest ends of the text, from this text and from the answers to earlier requests.
+
+    Source: SuffixDecoding (arXiv 2411.04975). Two suffix tries with counts: one of prompt and output of the request, one of the outputs
+    (never the prompts) of all requests of the tenant, past and running. The draft with the larger expected number of accepted tokens wins,
+    the request's own on a tie. Needs: tokens only. As published in vLLM: tree=false.
+
+    tree      a tree of the likeliest tokens; otherwise the path along the likeliest one
+    depth     of the tries: longest match and draft together
+    factor    a draft has at most match x factor + offset tokens
+    offset    see factor
+    min_prob  no token whose path is less likely, by counts; 1/16 at least
+    """
+
+    name = "suffix"
+
+    def __init__(
+        self,
+        tree: bool = True,
+        depth: int = 64,
+        factor: float = 1.0,
+        offset: float = 0.0,
+        min_prob: float = 0.1,
+        memory: Memory | None = None,
+    ) -> None:
+        for wrong, what in (
+            (not 2 <= depth <= MOST_DEPTH, f"depth lies between 2 and {MOST_DEPTH}, not {depth}"),
+            (not 0.0 <= factor < float("inf"), f"factor is 0 or more, not {factor}"),
+            (not abs(offset) < float("inf"), f"offset is a number, not {offset}"),
+            (not 1 / SHARE <= min_prob <= 1.0, f"min_prob lies between 1/{SHARE} and 1, not {min_prob}"),
+        ):
+            if wrong:
+                raise UsageError(f"suffix: {what}.")
+        self.tree, self.depth, self.factor, self.offset, self.min_prob = tree, depth, factor, offset, min_prob
+        self.memory = Memory() if memory is None else memory
+        self._known: dict[int, Known] = {}
+        warm()
+
+    def open(self, session: Context) -> None:
+        shared = self.memory.store(session.tenant, SuffixStore, lambda: SuffixStore(self.depth))
+        self._known[session.id] = Known(self._index(session), shared)
+
+    def _index(self, session: Context) -> SuffixStore:
+        own = SuffixStore(self.depth, removable=False)
+        own.append(own.begin(), session.tokens)
+        return own
+
+    def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
+        return [self._draft(session, budget) for session, budget in zip(sessions, budgets, strict=True)]
+
+    def _draft(self, session: Context, budget: Budget) -> Draft:
+        known = self._known[session.id]
+        self._follow(session, known)
+        found, source = self._ask(known.own, (), 0, budget), "suffix"
+        if known.shared.tokens:
+            tokens = session.tokens
+            seq = known.outputs[-1].seq if known.growing and known.outputs[-1].end == len(tokens) else None
+            other = self._ask(known.shared, tokens[-known.shared.depth :], seq, budget)
+            if other.score > found.score:
+                found, source = other, "suffix-memory"
+        n = len(found.tokens)
+        return Draft(found.tokens, found.parents, found.probs, (source,) * n, np.zeros(n, dtype=np.bool_))
+
+    def _ask(self, store: SuffixStore, context: Sequence[int], seq: int | None, budget: Budget) -> Expected:
+        return store.speculate(
+            context,
+            budget.nodes,
+            seq=seq,
+            factor=self.factor,
+            offset=self.offset,
+            min_prob=self.min_prob,
+            tree=self.tree,
+            depth=budget.depth,
+            branching=budget.branching,
+        )
+
+    def observe(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            session, known = step.session, self._known[step.session.id]
+            self._follow(session, known)
+            self._remember(known, session.tokens, len(session.tokens) - len(step.verdict.tokens))
+
+    def _follow(self, session: Context, known: Known) -> None:
+        """Take in what the session has and its own store has not."""
+        known.own.append(0, session.tokens[known.own.tokens :])
+
+    def _remember(self, known: Known, tokens: Sequence[int], begin: int) -> None:
+        """tokens[begin:] are output: they go into the memory, behind the output before them if there is nothing between."""
+        if known.growing and known.outputs[-1].end != begin:
+            self._end(known)
+        if not known.growing:
+            known.outputs.append(Output(known.shared.begin(), begin, begin))
+            known.growing = True
+        known.shared.append(known.outputs[-1].seq, tokens[begin:])
+        known.outputs[-1].end = len(tokens)
+
+    def _end(self, known: Known) -> None:
+        if known.growing:
+            known.shared.end(known.outputs[-1].seq, time())
+            known.growing = False
+
+    def rewind(self, session: Context, length: int) -> None:
+        known = self._known[session.id]
+        known.own = self._index(session)
+        while known.outputs and known.outputs[-1].end > length:
+            cut = known.outputs.pop()
+            known.shared.remove(cut.seq)
+            known.growing = False
+            if cut.begin < length:
+                self._remember(known, session.tokens[:length], cut.begin)
+
+    def close(self, session: Context) -> None:
+        known = self._known.pop(session.id, None)
+        if known is not None:
+            self._end(known)
+            self.memory.settle(session.tenant)
