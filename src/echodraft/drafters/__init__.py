@@ -10,6 +10,7 @@ from echodraft.errors import UsageError, unknown_name
 DRAFTERS: dict[str, str] = {
     "none": "echodraft.drafters.none:NoDrafter",
     "prompt-lookup": "echodraft.drafters.prompt_lookup:PromptLookup",
+    "suffix": "echodraft.drafters.suffix:Suffix",
 }
 DEFAULT = "prompt-lookup"
 
