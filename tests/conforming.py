@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from echodraft.backends.transformers_sampling import TorchSampler
+from echodraft.build import make_drafter
 from echodraft.core.accept import Stops
 from echodraft.core.engine import Engine
 from echodraft.core.sampling import Rule, Sampler
-from echodraft.drafters.none import NoDrafter
-from echodraft.drafters.prompt_lookup import PromptLookup
+from echodraft.drafters import DRAFTERS as REGISTERED
 from harness import decoded, drive, longest
 from models import DEVICE
 from oracle import KINDS, Oracle
@@ -19,7 +19,7 @@ from oracle import KINDS, Oracle
 NEW, K, SEED = 24, 4, 11
 WARP: dict[str, Any] = {"temperature": 0.9, "top_k": 30, "top_p": 0.95, "min_p": 0.01}
 RULES = {"greedy": Rule(), "keyed": Rule(**WARP, seed=SEED), "torch": Rule(**WARP)}
-DRAFTERS = ("none", "prompt-lookup", *KINDS)
+DRAFTERS = (*REGISTERED, *KINDS)
 
 
 def sampler(mode: str) -> Sampler:
@@ -29,9 +29,8 @@ def sampler(mode: str) -> Sampler:
 
 
 def drafter(name: str, sequences: list[list[int]]) -> Any:
-    if name in KINDS:
-        return Oracle(name, sequences, K)
-    return PromptLookup() if name == "prompt-lookup" else NoDrafter()
+    """An oracle that knows the `sequences`, or a registered drafter, which knows nothing yet."""
+    return Oracle(name, sequences, K) if name in KINDS else make_drafter(name, {})
 
 
 def steps_needed(length: int, n: int, right: int, switch: int | None) -> int:

@@ -10,7 +10,8 @@ from echodraft.errors import UsageError, unknown_name
 DRAFTERS: dict[str, str] = {
     "none": "echodraft.drafters.none:NoDrafter",
     "prompt-lookup": "echodraft.drafters.prompt_lookup:PromptLookup",
-    "suffix": "echodraft.drafters.suffix:Suffix",
+    "recycling": "echodraft.drafters.recycling:Recycling",
+    "sam": "echodraft.drafters.sam:Sam",
 }
 DEFAULT = "prompt-lookup"
 
