@@ -49,6 +49,7 @@ class TransformersBackend:
         self.model, self.config, self.packed, self.chunk = model, config, packed, chunk
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
         self.context: int | None = getattr(config, "max_position_embeddings", None)
+        self._positions = self.context  # no draft goes beyond, also where a caller lifts `context` to let sessions do so
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.dtype: torch.dtype = model.dtype
         self.forwards = 0
@@ -86,10 +87,27 @@ class TransformersBackend:
         return len(held.tokens)
 
     def room(self, slot: int, length: int) -> int:
-        room = 1 << 30 if self.context is None else self.context - length
+        room = 1 << 30 if self._positions is None else self._positions - length
         if self._switch is not None and length <= self._switch:
             room = min(room, self._switch - length)
         return room
+
+    def load(self, slot: int, tokens: Sequence[int], layers: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Fill an empty slot with `tokens` that were read elsewhere: keys and values [heads, n, dim] of their last n, for every layer.
+
+        n may be smaller than the number of tokens where a layer slides; it must reach back over the window.
+        """
+        held = self._slots[slot]
+        self._cache.reserve(len(self._slots), len(tokens))
+        with torch.inference_mode():
+            for layer, (keys, values) in zip(self._cache.layers, layers, strict=True):
+                layer.write(held.row, len(tokens), keys, values)
+        held.tokens, held.long = list(tokens), self._switch is not None and len(tokens) > self._switch
+
+    def dump(self, slot: int) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values [heads, n, dim] of a slot's n tokens, layer by layer: views that the next forward may change."""
+        row, n = self._slots[slot].row, len(self._slots[slot].tokens)
+        return [(layer.keys[row, :, :n], layer.values[row, :, :n]) for layer in self._cache.layers]
 
     def commit(self, slot: int, path: Sequence[int]) -> None:
         held = self._slots[slot]

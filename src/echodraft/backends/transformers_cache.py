@@ -52,18 +52,22 @@ class TreeLayer:
     def update(self, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         place = self.owner.place
         self.owner.touched += 1
+        for i, offset in enumerate(place.offsets):
+            keys, values = self.write(place.first + i, offset + place.width, key[i], value[i])
+        rows, columns = slice(place.first, place.first + len(place.offsets)), slice(place.low(self.window), place.view)
+        return keys[rows, :, columns], values[rows, :, columns]
+
+    def write(self, row: int, end: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write keys and values [heads, n, dim] into the n columns of `row` before `end`. Returns the buffers."""
         if self.keys is None or self.values is None or self.keys.shape[0] < self.owner.rows or self.keys.shape[2] < self.owner.capacity:
             self.keys, self.values = self._grown(self.keys, key), self._grown(self.values, value)
-        for i, offset in enumerate(place.offsets):
-            row, end = place.first + i, offset + place.width
-            self.keys[row, :, offset:end] = key[i]
-            self.values[row, :, offset:end] = value[i]
-        rows, columns = slice(place.first, place.first + len(place.offsets)), slice(place.low(self.window), place.view)
-        return self.keys[rows, :, columns], self.values[rows, :, columns]
+        self.keys[row, :, end - key.shape[1] : end] = key
+        self.values[row, :, end - value.shape[1] : end] = value
+        return self.keys, self.values
 
     def _grown(self, old: Tensor | None, like: Tensor) -> Tensor:
         # Zeros, not garbage: a masked column still multiplies its value by zero, and zero times NaN is NaN.
-        new = like.new_zeros(self.owner.rows, like.shape[1], self.owner.capacity, like.shape[3])
+        new = like.new_zeros(self.owner.rows, like.shape[0], self.owner.capacity, like.shape[2])
         if old is not None:
             new[: old.shape[0], :, : old.shape[2]] = old
         return new

@@ -64,6 +64,12 @@ def free_memory() -> float:
         return 0.5 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else float("inf")
 
 
+def _mark(weight: Tensor) -> tuple[int, int, list[float]]:
+    """What changes with a weight: its place, its version, a few of its values (a change through `.data` leaves the version as it is)."""
+    few = weight.detach().flatten()[:: max(1, weight.numel() // 16)]
+    return weight.data_ptr(), 0 if weight.is_inference() else weight._version, few.tolist()
+
+
 class PackedLinears:
     """Packed copies of linear weights, used only inside `active()`: elsewhere the model is as it was.
 
@@ -77,6 +83,7 @@ class PackedLinears:
             # One scratch for all: fresh pages cost more than the conversion.
             scratch = torch.empty(max((m.weight.numel() for m in found), default=0))
             self._layers = [(module, self._forward(module, scratch)) for module in found]
+        self._marks = [_mark(module.weight) for module in found]
 
     def _forward(self, module: nn.Linear, scratch: Tensor) -> Any:
         weight, bias, narrow = module.weight, module.bias, module.weight.dtype
@@ -97,6 +104,10 @@ class PackedLinears:
             return out
 
         return forward
+
+    def current(self) -> bool:
+        """Whether the model's weights are still those that were packed; False after training, merging an adapter, casting or moving."""
+        return all(_mark(module.weight) == mark for (module, _), mark in zip(self._layers, self._marks, strict=True))
 
     @contextmanager
     def active(self) -> Iterator[None]:

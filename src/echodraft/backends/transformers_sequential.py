@@ -40,6 +40,7 @@ class SequentialBackend:
         self.chunk = 1 << 30 if shape == Shape.NONE else chunk
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
         self.context: int | None = getattr(config, "max_position_embeddings", None)
+        self._positions = self.context  # no draft goes beyond, also where a caller lifts `context` to let sessions do so
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.forwards = 0
         self._parameters = inspect.signature(model.forward).parameters
@@ -60,7 +61,7 @@ class SequentialBackend:
         del self._slots[slot]
 
     def room(self, slot: int, length: int) -> int:
-        return 1 << 30 if self.context is None else self.context - length
+        return 1 << 30 if self._positions is None else self._positions - length
 
     def rewind(self, slot: int, length: int) -> int:
         held = self._slots[slot]
