@@ -9,6 +9,7 @@ import torch
 from echodraft.backends.transformers_sampling import TorchSampler
 from echodraft.build import make_drafter
 from echodraft.core.accept import Stops
+from echodraft.core.budget import MOST_NODES, Fixed
 from echodraft.core.engine import Engine
 from echodraft.core.sampling import Rule, Sampler
 from echodraft.drafters import DRAFTERS as REGISTERED
@@ -31,6 +32,11 @@ def sampler(mode: str) -> Sampler:
 def drafter(name: str, sequences: list[list[int]]) -> Any:
     """An oracle that knows the `sequences`, or a registered drafter, which knows nothing yet."""
     return Oracle(name, sequences, K) if name in KINDS else make_drafter(name, {})
+
+
+def policy(name: str) -> Fixed:
+    """An oracle drafts hundreds of nodes; a drafter as many as it ever gets."""
+    return Fixed(512 if name in KINDS else MOST_NODES)
 
 
 def steps_needed(length: int, n: int, right: int, switch: int | None) -> int:

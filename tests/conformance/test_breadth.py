@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers as hf
 
-from conforming import DRAFTERS, NEW, RULES, assert_conforms, drafter
+from conforming import DRAFTERS, NEW, RULES, assert_conforms, drafter, policy
 from echodraft.backends.transformers_support import make_backend
 from echodraft.core.accept import Stops
 from echodraft.core.backend import Shape
@@ -122,7 +122,7 @@ def test_output_is_what_the_model_alone_says(name: str, kind: str, mode: str) ->
     drafts = drafter(kind, [p + output for p, output in zip(ids, said, strict=True)])
     if isinstance(drafts, Oracle) and (backend.shape == Shape.NONE or (backend.shape == Shape.CHAIN and kind != "right")):
         drafts.kind = type(drafts.kind)(drafts.kind.draft, lambda _: None)  # what of it fits is not what the oracle says
-    assert_conforms(Engine(backend, drafts, Fixed(512)), mode, ids, said)
+    assert_conforms(Engine(backend, drafts, policy(kind)), mode, ids, said)
 
 
 @pytest.mark.parametrize("name", ["bloom", "falcon", "mamba", "qwen3-next"])

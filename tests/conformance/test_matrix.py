@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from conforming import DRAFTERS, NEW, RULES, SEED, WARP, assert_conforms, drafter
+from conforming import DRAFTERS, NEW, RULES, SEED, WARP, assert_conforms, drafter, policy
 from echodraft.backends.toy import ToyBackend
 from echodraft.backends.transformers import TransformersBackend
 from echodraft.core.accept import Stops
@@ -64,7 +64,8 @@ def test_output_is_what_the_model_alone_says(case: dict[str, Any]) -> None:
     ids = prompts(arch, case["batch"])
     expected = [reference(arch, attention, mode, len(p)) for p in ids]
     backend = TransformersBackend(tiny(arch, attention), chunk=512 if mode == "greedy" else 7)
-    engine = Engine(backend, drafter(case["drafter"], [p + out for p, out in zip(ids, expected, strict=True)]), Fixed(512))
+    drafts = drafter(case["drafter"], [p + out for p, out in zip(ids, expected, strict=True)])
+    engine = Engine(backend, drafts, policy(case["drafter"]))
     assert_conforms(engine, mode, ids, expected, SWITCH if arch == "phi3" else None)
 
 
@@ -79,7 +80,7 @@ def toy_alone(ids: list[int], rule: Rule) -> list[int]:
 def test_toy_output_is_what_the_toy_alone_says(mode: str, batch: int, name: str) -> None:
     ids = prompts("toy", batch)
     expected = [toy_alone(p, RULES[mode]) for p in ids]
-    engine = Engine(ToyBackend(chunk=7), drafter(name, [p + out for p, out in zip(ids, expected, strict=True)]), Fixed(512))
+    engine = Engine(ToyBackend(chunk=7), drafter(name, [p + out for p, out in zip(ids, expected, strict=True)]), policy(name))
     assert_conforms(engine, mode, ids, expected)
 
 
