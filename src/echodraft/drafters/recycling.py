@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 
 from echodraft.core.backend import Need
 from echodraft.core.budget import Budget
@@ -13,15 +13,16 @@ from echodraft.core.step import Step
 from echodraft.memory import Memory
 from echodraft.stores.adjacency import WIDTH, AdjacencyStore
 
-# The published tree of 80 nodes ("2.2.2", from the authors' code in Spec-Bench): a node by the ranks on its path -> its children. Ranks
-# count from 0, the best; children are always the best ones. 8, 21, 25, 15, 8 and 3 nodes at depths 1 to 6.
+# A node by the ranks on its path: octal digits behind a leading 1, so that the anchor is 0o1 and its second child 0o11.
+ROOT, DIGIT = 0o1, 3
+# The published tree of 80 nodes ("2.2.2", from the authors' code in Spec-Bench): how many of its successors a node has as children, always
+# the best ones. 8, 21, 25, 15, 8 and 3 nodes at depths 1 to 6.
 TEMPLATE = {
-    "": 8,
-    **{"0": 8, "1": 4, "2": 3, "3": 2, "4": 1, "5": 1, "6": 1, "7": 1},
-    **{"00": 8, "01": 3, "02": 2, "03": 1, "04": 1, "05": 1, "06": 1, "07": 1, "10": 2, "11": 1, "20": 1, "30": 1, "40": 1, "50": 1},
-    **{"000": 5, "001": 2, "002": 1, "003": 1, "004": 1, "010": 1, "020": 1, "100": 1, "200": 1, "300": 1},
-    **{"0000": 3, "0001": 1, "0002": 1, "0010": 1, "0100": 1, "1000": 1},
-    **{"00000": 2, "00010": 1},
+    **{0o1: 8, 0o10: 8, 0o11: 4, 0o12: 3, 0o13: 2, 0o14: 1, 0o15: 1, 0o16: 1, 0o17: 1},
+    **{0o100: 8, 0o101: 3, 0o102: 2, 0o103: 1, 0o104: 1, 0o105: 1, 0o106: 1, 0o107: 1},
+    **{0o110: 2, 0o111: 1, 0o120: 1, 0o130: 1, 0o140: 1, 0o150: 1},
+    **{0o1000: 5, 0o1001: 2, 0o1002: 1, 0o1003: 1, 0o1004: 1, 0o1010: 1, 0o1020: 1, 0o1100: 1, 0o1200: 1, 0o1300: 1},
+    **{0o10000: 3, 0o10001: 1, 0o10002: 1, 0o10010: 1, 0o10100: 1, 0o11000: 1, 0o100000: 2, 0o100010: 1},
 }
 
 
@@ -53,25 +54,25 @@ class Recycling(Drafter):
         return [self._tree(self._store[s.id], s.tokens[-1], b) for s, b in zip(sessions, budgets, strict=True)]
 
     def _tree(self, store: AdjacencyStore, anchor: int, budget: Budget) -> Draft:
-        draft = DraftBuilder()
-        # (minus path probability, order of discovery, parent, its probability, ranks on the path, successors of the parent)
-        heap: list[tuple[float, int, int, float, str, list[int]]] = []
-
-        def expand(node: int, token: int, prob: float, ranks: str) -> None:
-            width = TEMPLATE.get(ranks, 0) if self.template else budget.branching
-            successors = store.successors(token)[:width]
-            if successors and len(ranks) < budget.depth:
-                heappush(heap, (-prob * self.FOLLOW[0], len(draft), node, prob, ranks + "0", successors))
-
-        expand(ANCHOR, anchor, 1.0, "")
-        while heap and len(draft) < budget.nodes:
-            minus, _, parent, above, ranks, successors = heappop(heap)
-            rank = int(ranks[-1])
-            node = draft.add(parent, successors[rank], -minus, self.name)
+        draft, first = DraftBuilder(), self.FOLLOW[0]
+        # What may come next: minus its path probability, its ranks, its parent, the parent's probability and successors.
+        heap: list[tuple[float, int, int, float, list[int]]] = []
+        token, node, prob, ranks, depth = anchor, ANCHOR, 1.0, ROOT, 0
+        while True:
+            if depth < budget.depth:
+                children = store.successors(token)[: TEMPLATE.get(ranks, 0) if self.template else budget.branching]
+                if children:
+                    heappush(heap, (-prob * first, ranks << DIGIT, node, prob, children))
+            if not heap or len(draft) == budget.nodes:
+                return draft.build()
+            minus, ranks, parent, above, successors = heap[0]
+            rank = ranks & 7
             if rank + 1 < len(successors):
-                heappush(heap, (-above * self.FOLLOW[rank + 1], len(draft), parent, above, f"{ranks[:-1]}{rank + 1}", successors))
-            expand(node, successors[rank], -minus, ranks)
-        return draft.build()
+                heapreplace(heap, (-above * self.FOLLOW[rank + 1], ranks + 1, parent, above, successors))
+            else:
+                heappop(heap)
+            token, prob, depth = successors[rank], -minus, (ranks.bit_length() - 1) // DIGIT
+            node = draft.add(parent, token, prob, self.name)
 
     def observe(self, steps: Sequence[Step]) -> None:
         for step in steps:
