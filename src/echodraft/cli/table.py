@@ -24,6 +24,7 @@ COMMANDS = {
     "verify": Entry("echodraft.cli.verify", "Check every drafter against plain decoding, token for token."),
     "cost": Entry("echodraft.cli.cost", "Measure what a forward of n tokens costs here, and keep it."),
     "store": Entry("echodraft.cli.store", "What drafters remember between runs: info, prune, forget, export."),
+    "bench-store": Entry("echodraft.cli.bench_store", "Measure the suffix store: time and bytes a token, time a draft."),
     "ls": Entry("echodraft.cli.ls", "List drafters and backends."),
     "models": Entry("echodraft.cli.models", "The embedded model: list, pull, path."),
     "doctor": Entry("echodraft.cli.doctor", "What is installed here and what works."),

@@ -92,10 +92,7 @@ def less(node: Ints, n: int) -> None:
 
 @compiled
 def advance(node: Ints, length: Bytes, table: Ints, tag: Bytes, text: Ints, chunk: Ints, ends: Ints, meta: Longs, at: int, pos: int) -> int:
-    """Lengthen a suffix that ends at node `at` by the token at place `pos`; the node at which it ends then."""
-    if at != ROOT and node[at, COUNT] == 1:  # no other suffix is here: the leaf grows
-        length[at] += 1
-        return at
+    """Lengthen a suffix that ends at node `at` by the token at place `pos`; the node at which it ends then. `append` does the rest."""
     child = child_of(node, text, table, tag, at, text[pos])
     if child < 0:
         new = make(node, ends, meta, at, 1, pos)
@@ -103,12 +100,7 @@ def advance(node: Ints, length: Bytes, table: Ints, tag: Bytes, text: Ints, chun
         attach(node, text, table, tag, meta, new)
         return new
     if at != ROOT and node[at, COUNT] == node[child, COUNT] + 1:
-        # All others go on to the one child: the boundary is ours and moves along.
-        if length[child] > 1:
-            length[at] += 1
-            length[child] -= 1
-            node[child, REF] = step(chunk, node[child, REF])
-            return at
+        # All others go on to the one child, and we with them: nothing is left to be told by this node.
         replace(node, text, table, tag, at, child)
         node[child, COUNT], node[child, REF] = node[at, COUNT], node[at, REF]
         length[child] = length[at] + 1
@@ -171,7 +163,19 @@ def append(tree: Tree, run: Longs, window: Ints, owner: int, tokens: Ints, begin
         run[LAST], run[TOKENS] = pos, total + 1
         node[ROOT, COUNT] += 1
         for tail in range(min(total, depth - 1), 0, -1):
-            window[0, tail + 1] = advance(node, length, table, tag, text, chunk, ends, meta, window[0, tail], pos)
+            # The two usual cases are here and not in `advance`, because a call costs more than they do.
+            at = window[0, tail]
+            child = node[at, FIRST]
+            if node[at, COUNT] == 1:  # no other suffix is here: the leaf grows
+                length[at] += 1
+            elif child >= 0 and node[at, COUNT] == node[child, COUNT] + 1 and length[child] > 1 and text[node[child, REF]] == tokens[i]:
+                # All others go on to the one child: the boundary is ours and moves along.
+                length[at] += 1
+                length[child] -= 1
+                node[child, REF] = step(chunk, node[child, REF])
+            else:
+                at = advance(node, length, table, tag, text, chunk, ends, meta, at, pos)
+            window[0, tail + 1] = at
             window[1, tail + 1] = window[1, tail]
         window[0, 1] = advance(node, length, table, tag, text, chunk, ends, meta, ROOT, pos)
         window[1, 1] = pos

@@ -1,0 +1,98 @@
+"""`echodraft bench-store`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from echodraft.cli import console
+
+if TYPE_CHECKING:
+    from echodraft.bench.store import Costs
+
+
+def command(
+    tokens: Annotated[str, typer.Option("--tokens", help="Sizes of the store to measure at.")] = "380000,1000000",
+    depth: Annotated[str, typer.Option("--depth", help="Depths of its trie.")] = "24,64",
+    suite: Annotated[
+        list[Path] | None, typer.Option("--suite", help="JSON lines with prompt, messages or turns.", show_default=False)
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Whose tokenizer reads the suites.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Example: echodraft bench-store --suite api_bank.jsonl --suite gsm8k.jsonl -m path/to/model
+
+    Measure the suffix store, which drafter suffix remembers texts in: microseconds a token and a draft, bytes a token.
+
+    Without suites the text is made up: ids by Zipf's law, half of its passages repeated. Fewer tokens than --tokens are used again in
+    another order.
+    """
+    from dataclasses import asdict
+
+    from echodraft.bench.store import measure, synthetic
+    from echodraft.errors import UsageError
+
+    sizes, depths = _numbers("--tokens", tokens, 100, 100_000_000), _numbers("--depth", depth, 2, 255)
+    if suite and model is None:
+        raise UsageError("Suites are text. Name a model with --model, whose tokenizer reads them.")
+    console.status("Reading the text…")
+    texts = _read(suite, model or "") if suite else synthetic(sizes[-1])
+    results = []
+    for size in sizes:
+        for deep in depths:
+
+            def told(what: str, where: str = f"{size:,} tokens, depth {deep}") -> None:
+                console.status(f"{where}: {what}…")
+
+            results.append(measure(texts, size, deep, told))
+    console.status("")
+    source = ", ".join(path.name for path in suite) if suite else "synthetic"
+    distinct = sum(map(len, texts))
+    if as_json:
+        console.json_object({"text": source, "distinct_tokens": distinct, "results": [asdict(costs) for costs in results]})
+    else:
+        _print(results)
+        console.note("append, remove, bytes: a token; one: a token appended alone; draft: up to 64 nodes, median; kept: without removal.")
+        console.note(f"Text: {source}, {distinct:,} tokens in {len(texts):,} texts.")
+
+
+def _numbers(option: str, text: str, least: int, most: int) -> list[int]:
+    """Numbers from "24,64", ascending. Raises `UsageError`."""
+    from echodraft.errors import UsageError
+
+    try:
+        found = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        found = []
+    if not found or found[0] < least or found[-1] > most:
+        raise UsageError(f"{option} is a list of numbers from {least} to {most}, not '{text}'.")
+    return found
+
+
+def _read(suites: Sequence[Path], model: str) -> list[Any]:
+    """The ids of every request of the suites."""
+    import numpy as np
+
+    from echodraft.backends.transformers_load import load_tokenizer
+    from echodraft.bench.suites import load_suite
+    from echodraft.text.tokenizer import Text
+
+    text = Text(load_tokenizer(model, False))
+    return [np.asarray(item.ids, np.int32) for path in suites for item in load_suite(path, text)]
+
+
+def _print(results: Sequence[Costs]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for head in ("tokens", "depth", "build\ns", "append\nµs", "one\nµs", "draft\nµs", "p99\nµs", "remove\nµs", "bytes", "bytes\nkept"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for costs in results:
+        cells = (costs.append, costs.append_one, costs.draft, costs.draft_p99, costs.remove, costs.bytes, costs.bytes_kept)
+        table.add_row(f"{costs.tokens:,}", str(costs.depth), f"{costs.build_seconds:.2f}", *(f"{cell:.1f}" for cell in cells))
+    Console().print(table)

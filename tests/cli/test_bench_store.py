@@ -1,0 +1,55 @@
+"""The benchmark of the suffix store as people and programs see it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from outcome import Cli
+
+
+def test_the_costs_are_a_table(cli: Cli) -> None:
+    result = cli("bench-store", "--tokens", "3000", "--depth", "4,8")
+    assert result.code == 0
+    assert [line.split()[:2] for line in result.out.splitlines() if "3,000" in line] == [["3,000", "4"], ["3,000", "8"]]
+    assert "synthetic" in result.err
+
+
+def test_the_costs_are_json_and_add_up(cli: Cli) -> None:
+    found = json.loads(cli("bench-store", "--tokens", "3000", "--depth", "8", "--json").out)
+    (costs,) = found["results"]
+    assert (costs["tokens"], costs["depth"]) == (3000, 8)
+    assert costs["append"] == pytest.approx(1e6 * costs["build_seconds"] / 3000)
+    assert 0 < costs["bytes_kept"] < costs["bytes"]
+    assert 0 < costs["draft"] <= costs["draft_p99"]
+    assert costs["remove"] > 0
+    assert found["distinct_tokens"] >= 3000
+
+
+def test_the_text_comes_from_suites(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    suites = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for i, suite in enumerate(suites):
+        suite.write_text("".join(json.dumps({"prompt": f"text {i} {j}"}) + "\n" for j in range(3)))
+    result = cli("bench-store", "--tokens", "200", "--depth", "4", "--suite", suites[0], "--suite", suites[1], "-m", folder, "--json")
+    found = json.loads(result.out)
+    assert found["text"] == "a.jsonl, b.jsonl"
+    assert found["distinct_tokens"] < 200
+    assert found["results"][0]["texts"] > 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--tokens", "many"], "--tokens is a list of numbers"),
+        (["--depth", "1"], "from 2 to 255"),
+        (["--depth", "300"], "from 2 to 255"),
+        (["--suite", "a.jsonl"], "--model"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_a_line(cli: Cli, arguments: list[str], told: str) -> None:
+    result = cli("bench-store", *arguments)
+    assert result.code == 2
+    assert told in result.err
+    assert result.err.count("\n") == 1
