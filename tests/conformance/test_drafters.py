@@ -188,6 +188,14 @@ def test_a_tenant_learns_nothing_from_another(name: str) -> None:
     assert drafts(drive(engine)[thief.id]) == fresh
 
 
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_a_memory_is_held_to_its_limits_when_a_request_ends(name: str) -> None:
+    memory = Memory(limits=Limits(bytes=1))
+    for tenant in ("a", "b"):
+        told(name, MUMBLE, memory, tenant)
+        assert {held for held, _ in memory} == {tenant}
+
+
 @each
 @pytest.mark.parametrize("change", ["back", "on"])
 def test_a_session_that_went_back_or_on_is_drafted_like_one_that_begins_there(name: str, change: str) -> None:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from itertools import product
 from math import prod
+from time import time
 from typing import Any
 
 import numpy as np
@@ -138,14 +139,24 @@ def test_ids_of_any_size_are_kept_and_the_store_grows_to_the_largest() -> None:
     store = AdjacencyStore()
     for token in (5, 70_000, 151_935, 200_000):
         store.learn([token], np.asarray([[token + 1, 65_536 + token]]))
+        assert store.nbytes <= (token + 1) * 5 / 4 * WIDTH * 4
     assert [store.successors(token) for token in (5, 70_000, 151_935)] == [[6, 65_541], [70_001, 135_536], [151_936, 217_471]]
     assert store.successors(69_999) == store.successors(10**9) == []
-    assert store.nbytes <= 200_001 * 5 / 4 * WIDTH * 4
     assert store.tokens == 0
 
 
+def test_a_store_that_grows_id_by_id_is_copied_a_few_times_only() -> None:
+    store, arrays = AdjacencyStore(), set()
+    for token in range(1000):
+        store.learn([token], np.asarray([[7]]))
+        arrays.add(len(store.rows))
+    assert len(arrays) < 40
+
+
 def test_a_store_is_emptied_where_it_was_last_written_before_a_time() -> None:
+    before = time()
     store = known(64)
+    assert before <= store.written <= time()
     store.prune(0, store.written)
     assert store.successors(3)
     store.prune(0, store.written + 1)
