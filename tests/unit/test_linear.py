@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from echodraft.backends import transformers_linear
-from echodraft.backends.transformers_linear import PackedLinears, available, pack, suitable
+from echodraft.backends.transformers_linear import PackedLinears, _half, available, pack, suitable
 
 pytestmark = pytest.mark.skipif(not available(), reason="this PyTorch has no packed kernels")
 
@@ -19,8 +19,13 @@ def net(dtype: torch.dtype, bias: bool = True) -> nn.Sequential:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1, 256), (1, 1, 256), (7, 256), (2, 3, 256), (300, 256)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_packed_values_are_as_near_to_the_exact_ones_as_the_layers_own(dtype: torch.dtype, shape: tuple[int, ...], bias: bool) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("halves", [True, False])
+def test_packed_values_are_as_near_to_the_exact_ones_as_the_layers_own(
+    dtype: torch.dtype, shape: tuple[int, ...], bias: bool, halves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not halves:
+        monkeypatch.setattr(transformers_linear, "half_available", lambda: False)
     model = net(dtype, bias)
     layer, x = model[0], torch.randn(shape).to(dtype)
     exact = nn.functional.linear(x.double(), layer.weight.double(), layer.bias.double() if bias else None)
@@ -33,6 +38,34 @@ def test_packed_values_are_as_near_to_the_exact_ones_as_the_layers_own(dtype: to
     assert found.dtype == dtype
     assert found.shape == (*shape[:-1], 512)
     assert (found.double() - exact).abs().max() <= max(2 * own, 8 * torch.finfo(dtype).eps * exact.abs().max())
+
+
+@pytest.mark.parametrize("magnitude", [1e-30, 1e-6, 1.0, 1e5, 1e30])
+def test_weights_of_any_magnitude_are_exact_in_float16_times_a_power_of_two(magnitude: float) -> None:
+    torch.manual_seed(0)
+    weight = (torch.randn(64, 32) * magnitude).bfloat16()
+    found = _half(weight, torch.empty(64, 32))
+    assert found is not None
+    packed, scale = found
+    held, _ = torch.ops.quantized.linear_unpack_fp16(packed)
+    assert torch.equal(held.double() / scale, weight.double())
+
+
+@pytest.mark.parametrize("odd", [2.0**-44, float("inf"), float("nan")])
+def test_a_layer_that_float16_cannot_hold_exactly_is_packed_another_way(odd: float) -> None:
+    model = net(torch.bfloat16)
+    with torch.no_grad():
+        model[0].weight[3, 5] = odd
+    weight = model[0].weight.detach()
+    assert _half(weight, torch.empty(weight.shape)) is None
+    packed, x = pack(model), torch.randn(7, 256).bfloat16()
+    assert packed is not None
+    with torch.inference_mode(), packed.active():
+        found = model[0](x)
+    others = torch.arange(512) != 3
+    torch.testing.assert_close(
+        found[:, others].float(), nn.functional.linear(x.float(), weight.float(), model[0].bias.float())[:, others], rtol=0.02, atol=0.02
+    )
 
 
 def test_outside_of_a_forward_the_model_is_as_it_was() -> None:

@@ -1,15 +1,18 @@
-"""Linear layers of a CPU model through oneDNN with prepacked weights.
+"""Linear layers of a CPU model through the kernels for prepacked weights that PyTorch ships.
 
 PyTorch multiplies a bfloat16 matrix by few rows at a cost that grows with every row where the processor has no bfloat16 instructions
-(AVX2), and repacks a float32 matrix at each call. oneDNN's packed kernels, which TorchInductor uses, cost little more for eight rows than
-for one. The values are the same up to the order of summation: bfloat16 weights widened to float32 are exact, sums are float32 either way.
+(AVX2), and repacks a float32 matrix at each call. Two libraries in it do better. FBGEMM keeps weights in float16 and multiplies in float32:
+half the bytes of float32, and four rows cost what one costs. oneDNN's packed kernels, which TorchInductor uses, take what is float32 or
+native. The values are the same up to the order of summation: every weight is exact in the packed form (bfloat16 times a power of two that
+brings the layer into the range of float16, which is checked; else widened to float32), and sums are float32 either way.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,8 @@ def pack(model: nn.Module) -> PackedLinears | None:
     if not available():
         return None
     layers = suitable(model)
-    need = sum(layer.weight.numel() for layer in layers) * (2 if native_bfloat16() else 4)
+    need = sum(layer.weight.numel() * (2 if half_available() or _native(layer.weight) else 4) for layer in layers if _narrow(layer.weight))
+    need += sum(4 * layer.weight.numel() for layer in layers if not _narrow(layer.weight))
     if need > SHARE * free_memory():
         log.warning("Weights are not prepacked: that takes %.1f GB more memory than is free. Drafts will cost more.", need / 1e9)
         return None
@@ -45,14 +49,27 @@ def native_bfloat16() -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
+def half_available() -> bool:
+    """Whether this PyTorch multiplies float32 rows by float16 weights through FBGEMM on this processor."""
+    return torch.backends.quantized.engine in ("fbgemm", "x86") and hasattr(torch.ops.quantized, "linear_prepack_fp16")
+
+
+def _native(weight: Tensor) -> bool:
+    return weight.dtype == torch.bfloat16 and native_bfloat16()
+
+
+def _narrow(weight: Tensor) -> bool:
+    return weight.dtype in (torch.bfloat16, torch.float16)
+
+
 def suitable(model: nn.Module) -> list[nn.Linear]:
-    """The linear layers worth packing: plain ones, on the CPU, in float32 or bfloat16, not tiny."""
+    """The linear layers worth packing: plain ones, on the CPU, in float32, bfloat16 or float16, not tiny."""
     # A forward of its own on the instance (accelerate places weights by such hooks) stays.
     return [m for m in model.modules() if type(m) is nn.Linear and "forward" not in vars(m) and _suits(m.weight)]
 
 
 def _suits(weight: Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype in (torch.bfloat16, torch.float32) and weight.numel() >= 1 << 16
+    return weight.device.type == "cpu" and (_narrow(weight) or weight.dtype == torch.float32) and weight.numel() >= 1 << 16
 
 
 def free_memory() -> float:
@@ -70,40 +87,44 @@ def _mark(weight: Tensor) -> tuple[int, int, list[float]]:
     return weight.data_ptr(), 0 if weight.is_inference() else weight._version, few.tolist()
 
 
+def _half(weight: Tensor, scratch: Tensor) -> tuple[Any, float] | None:
+    """Weights packed in float16 and what their products must be divided by; None where float16 does not hold them exactly.
+
+    scratch  float32 in the shape of `weight`; overwritten
+    """
+    wide = scratch.copy_(weight)
+    largest = float(wide.abs().max())
+    if not 0.0 < largest < math.inf:
+        return None
+    # The largest weight becomes 2^14 to 2^15: what is then below the range of float16 was smaller by a factor of 2^38.
+    scale = 2.0 ** (15 - math.frexp(largest)[1])
+    wide *= scale
+    if not torch.equal(wide.half().float(), wide):
+        return None
+    return torch.ops.quantized.linear_prepack_fp16(wide, None), scale
+
+
 class PackedLinears:
     """Packed copies of linear weights, used only inside `active()`: elsewhere the model is as it was.
 
-    Costs the size of the weights once more, twice for bfloat16 on a processor without bfloat16 instructions.
+    Costs the size of the weights once more; twice for bfloat16 where neither FBGEMM nor bfloat16 instructions are there.
     """
 
     def __init__(self, found: list[nn.Linear]) -> None:
         self._on = False
-        self._native = native_bfloat16()
         with torch.inference_mode():
             # One scratch for all: fresh pages cost more than the conversion.
             scratch = torch.empty(max((m.weight.numel() for m in found), default=0))
-            self._layers = [(module, self._forward(module, scratch)) for module in found]
+            self._layers = [(module, self._forward(module, scratch[: module.weight.numel()].view(module.weight.shape))) for module in found]
         self._marks = [_mark(module.weight) for module in found]
 
-    def _forward(self, module: nn.Linear, scratch: Tensor) -> Any:
-        weight, bias, narrow = module.weight, module.bias, module.weight.dtype
-        wide = narrow == torch.bfloat16 and not self._native
-        source = scratch[: weight.numel()].view(weight.shape).copy_(weight) if wide else weight.detach()
-        packed = torch.ops.mkldnn._reorder_linear_weight(source, PACK_ROWS)
-        add = None if bias is None else (bias.float() if wide else bias).detach()
-        linear, plain = torch.ops.mkldnn._linear_pointwise, nn.functional.linear
-
-        def forward(x: Tensor) -> Tensor:
-            if wide:
-                # One row is bound by memory: the narrow weights are read faster.
-                if x.numel() == x.shape[-1]:
-                    return plain(x, weight, bias)
-                out: Tensor = linear(x.float(), packed, add, "none", [], "").to(narrow)
-                return out
-            out = linear(x, packed, add, "none", [], "")
-            return out
-
-        return forward
+    def _forward(self, module: nn.Linear, scratch: Tensor) -> Callable[[Tensor], Tensor]:
+        weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()
+        if not _narrow(weight) or _native(weight):
+            return _onednn(weight, bias)
+        half = _half(weight, scratch) if half_available() else None
+        # One row is bound by memory: the weights as they are, are read faster than in float32.
+        return _wide_onednn(module, scratch.copy_(weight), bias) if half is None else _fbgemm(*half, bias, weight.dtype)
 
     def current(self) -> bool:
         """Whether the model's weights are still those that were packed; False after training, merging an adapter, casting or moving."""
@@ -124,3 +145,23 @@ class PackedLinears:
             self._on = False
             for module, _ in self._layers:
                 del module.forward  # type: ignore[method-assign]
+
+
+def _onednn(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    packed, linear = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_ROWS), torch.ops.mkldnn._linear_pointwise
+    return lambda x: linear(x, packed, bias, "none", [], "")
+
+
+def _wide_onednn(module: nn.Linear, wide: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    many, plain, dtype = _onednn(wide, None if bias is None else bias.float()), nn.functional.linear, module.weight.dtype
+    return lambda x: plain(x, module.weight, module.bias) if x.numel() == x.shape[-1] else many(x.float()).to(dtype)
+
+
+def _fbgemm(packed: Any, scale: float, bias: Tensor | None, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    linear, add = torch.ops.quantized.linear_dynamic_fp16, None if bias is None else bias.float()
+
+    def forward(x: Tensor) -> Tensor:
+        out: Tensor = linear(x.float().contiguous(), packed).mul_(1.0 / scale)
+        return (out if add is None else out.add_(add)).to(dtype)
+
+    return forward
