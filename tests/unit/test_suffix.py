@@ -76,7 +76,7 @@ def holding(*outputs: Sequence[int], tenant: str = "") -> Memory:
 def test_the_prompt_is_the_first_memory() -> None:
     # 1 2 occurs twice, at the end with nothing behind it: 3 has probability 1/2, and so has what follows; match 2 allows 2 tokens.
     of = session([VOCAB, 1, 2, 3, 4, VOCAB + 1, 1, 2])
-    drafter = Suffix()
+    drafter = Suffix(factor=1.0, offset=0.0)
     drafter.open(of)
     draft = drafted(drafter, of)
     assert draft.token.tolist() == [3, 4]
@@ -89,11 +89,21 @@ def test_a_tree_branches_and_a_path_does_not() -> None:
     # Behind 1 2 came 3 4 and 5 6, and now nothing: 1/3 each; the later one first. Match 2 allows 2 tokens.
     tokens = [1, 2, 3, 4, 1, 2, 5, 6, 1, 2]
     for tree, token, parent in ((True, [5, 3], [-1, -1]), (False, [5, 6], [-1, 0])):
-        drafter, of = Suffix(tree=tree), session(tokens)
+        drafter, of = Suffix(tree=tree, factor=1.0, offset=0.0), session(tokens)
         drafter.open(of)
         draft = drafted(drafter, of)
         assert (draft.token.tolist(), draft.parent.tolist()) == (token, parent)
         assert draft.prob.tolist() == pytest.approx([1 / 3, 1 / 3])
+
+
+@pytest.mark.parametrize(
+    ("knobs", "length"), [({"tree": False}, 3), ({}, 14), ({"factor": 1.0}, 11), ({"offset": 0.0}, 6), ({"tree": False, "offset": 2.0}, 5)]
+)
+def test_paths_are_as_long_as_published_and_trees_longer(knobs: dict[str, Any], length: int) -> None:
+    # Match 3: 3 x 1 tokens as published; a tree may have 3 x 2 + 8.
+    drafter, of = Suffix(memory=holding(range(10, 40)), **knobs), session([99, 12, 13, 14])
+    drafter.open(of)
+    assert drafted(drafter, of).token.tolist() == list(range(15, 15 + length))
 
 
 def test_the_memory_wins_only_where_it_expects_more() -> None:
@@ -103,14 +113,14 @@ def test_the_memory_wins_only_where_it_expects_more() -> None:
     better = holding([1, 2, 8], [1, 2, 8], [1, 2, 9])  # 8: 2/3 and 9: 1/3, with two nodes 1 again
     best = holding([1, 2, 8, 8])  # 8 8: 1 + 1
     for memory, token, source in ((tied, [3, 4], "suffix"), (better, [3, 4], "suffix"), (best, [8, 8], "suffix-memory")):
-        drafter, of = Suffix(memory=memory), session(own)
+        drafter, of = Suffix(factor=1.0, offset=0.0, memory=memory), session(own)
         drafter.open(of)
         draft = drafted(drafter, of)
         assert (draft.token.tolist(), set(draft.source)) == (token, {source})
 
 
 def test_a_prompt_of_one_token_drafts_from_memory() -> None:
-    drafter, of = Suffix(memory=holding([VOCAB, 5, 6]), factor=2.0), session([VOCAB])
+    drafter, of = Suffix(memory=holding([VOCAB, 5, 6])), session([VOCAB])
     drafter.open(of)
     assert drafted(drafter, of).token.tolist() == [5, 6]
 
@@ -128,7 +138,7 @@ def test_a_draft_keeps_to_its_budget() -> None:
 
 def test_outputs_are_remembered_and_prompts_are_not() -> None:
     memory = Memory()
-    script = Script(Suffix(memory=memory), {7: [20, 21, 22, 23, 24, 25]})
+    script = Script(Suffix(tree=False, memory=memory), {7: [20, 21, 22, 23, 24, 25]})
     script.ask([7, 8, 9], 4)
     assert remembered(memory) == [[22, 23, 24, 25]]
     # The first token, 22, comes with the prompt. Match 1 allows one draft token; behind it and the bonus token there is room for one more.

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 
 from echodraft.stores.suffix import Expected, SuffixStore
+from echodraft.stores.suffix_nodes import compiled
 
 HIGH = 200_000  # ids of added tokens
 
@@ -273,3 +275,15 @@ def test_only_growing_texts_grow_and_only_removable_ones_are_removed() -> None:
 def test_numbers_that_cannot_be_right_are_refused(how: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="min_prob"):
         holding([1, 2]).speculate([1], **how)
+
+
+def test_code_that_can_be_kept_nowhere_is_compiled_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = numba.njit
+
+    def njit(**options: Any) -> Any:
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return real(**options)
+
+    monkeypatch.setattr(numba, "njit", njit)
+    assert compiled(lambda x: x + 1)(1) == 2

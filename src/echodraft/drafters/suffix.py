@@ -45,12 +45,12 @@ class Suffix(Drafter):
 
     Source: SuffixDecoding (arXiv 2411.04975). Two suffix tries with counts: one of prompt and output of the request, one of the outputs
     (never the prompts) of all requests of the tenant, past and running. The draft with the larger expected number of accepted tokens wins,
-    the request's own on a tie. Needs: tokens only. As published in vLLM: tree=false.
+    the request's own on a tie. Needs: tokens only. As published: tree=false.
 
     tree      a tree of the likeliest tokens; otherwise the path along the likeliest one
     depth     of the tries: longest match and draft together
-    factor    a draft has at most match x factor + offset tokens
-    offset    see factor
+    factor    a draft has at most match x factor + offset tokens: 1 and 0 as published, the default of paths; 2 and 8 for trees, because
+    offset    the budget cuts better than the length of the match does (docs/adr/0007-suffix-store.md)
     min_prob  no token whose path is less likely, by counts; 1/16 at least
     """
 
@@ -60,11 +60,13 @@ class Suffix(Drafter):
         self,
         tree: bool = True,
         depth: int = 64,
-        factor: float = 1.0,
-        offset: float = 0.0,
+        factor: float | None = None,
+        offset: float | None = None,
         min_prob: float = 0.1,
         memory: Memory | None = None,
     ) -> None:
+        factor = (2.0 if tree else 1.0) if factor is None else factor
+        offset = (8.0 if tree else 0.0) if offset is None else offset
         for wrong, what in (
             (not 2 <= depth <= MOST_DEPTH, f"depth lies between 2 and {MOST_DEPTH}, not {depth}"),
             (not 0.0 <= factor < float("inf"), f"factor is 0 or more, not {factor}"),
