@@ -76,13 +76,22 @@ def holding(*outputs: Sequence[int], tenant: str = "") -> Memory:
 def test_the_prompt_is_the_first_memory() -> None:
     # 1 2 occurs twice, at the end with nothing behind it: 3 has probability 1/2, and so has what follows; match 2 allows 2 tokens.
     of = session([VOCAB, 1, 2, 3, 4, VOCAB + 1, 1, 2])
-    drafter = Suffix(factor=1.0, offset=0.0)
+    drafter = Suffix(tree=False)
     drafter.open(of)
     draft = drafted(drafter, of)
     assert draft.token.tolist() == [3, 4]
     assert draft.parent.tolist() == [-1, 0]
     assert draft.prob.tolist() == [0.5, 0.5]
     assert draft.source == ("suffix", "suffix")
+
+
+def test_a_tree_claims_less_behind_a_shorter_match() -> None:
+    # Behind 1 2: 3 4 5 6 with 1/2 by counts; the claims are 2/3, 2/4, 2/5 … of that.
+    drafter, of = Suffix(factor=2.0, offset=0.0), session([1, 2, 3, 4, 5, 6, 7, 8, 1, 2])
+    drafter.open(of)
+    draft = drafted(drafter, of)
+    assert draft.token.tolist() == [3, 4, 5, 6]
+    assert draft.prob.tolist() == pytest.approx([1 / 3, 1 / 4, 1 / 5, 1 / 6])
 
 
 def test_a_tree_branches_and_a_path_does_not() -> None:
@@ -93,7 +102,7 @@ def test_a_tree_branches_and_a_path_does_not() -> None:
         drafter.open(of)
         draft = drafted(drafter, of)
         assert (draft.token.tolist(), draft.parent.tolist()) == (token, parent)
-        assert draft.prob.tolist() == pytest.approx([1 / 3, 1 / 3])
+        assert draft.prob.tolist() == pytest.approx([2 / 9, 2 / 9] if tree else [1 / 3, 1 / 3])
 
 
 @pytest.mark.parametrize(

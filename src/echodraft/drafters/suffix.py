@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import time
 
 import numpy as np
@@ -103,7 +103,12 @@ class Suffix(Drafter):
             if other.score > found.score:
                 found, source = other, "suffix-memory"
         n = len(found.tokens)
-        return Draft(found.tokens, found.parents, found.probs, (source,) * n, np.zeros(n, dtype=np.bool_))
+        draft = Draft(found.tokens, found.parents, found.probs, (source,) * n, np.zeros(n, dtype=np.bool_))
+        if self.tree and n:
+            # Each token behind a match of m is claimed with a share of m / (m + 1) of what its count says, and lengthens the match: a long
+            # match is worth more than a short one, and the budget, which corrects claims by counts, can tell them apart.
+            draft = replace(draft, prob=found.probs * found.match / (found.match + draft.depth))
+        return draft
 
     def _ask(self, store: SuffixStore, context: Sequence[int], seq: int | None, budget: Budget) -> Expected:
         return store.speculate(
