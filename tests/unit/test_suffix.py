@@ -265,7 +265,17 @@ def test_closing_twice_or_what_was_never_opened_is_harmless() -> None:
 
 
 @pytest.mark.parametrize(
-    "knobs", [{"depth": 1}, {"depth": 256}, {"factor": -1.0}, {"factor": float("nan")}, {"offset": float("inf")}, {"min_prob": 0.05}]
+    "knobs",
+    [
+        {"depth": 1},
+        {"depth": 256},
+        {"factor": -1.0},
+        {"factor": float("nan")},
+        {"factor": "much"},
+        {"offset": True},
+        {"offset": float("inf")},
+        {"min_prob": 0.05},
+    ],
 )
 def test_knobs_that_cannot_be_right_are_refused(knobs: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="suffix: "):

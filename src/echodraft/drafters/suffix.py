@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from math import isfinite
 from time import time
 
 import numpy as np
+from numpy.typing import NDArray
 
 from echodraft.core.budget import Budget
 from echodraft.core.draft import Draft
@@ -69,8 +71,8 @@ class Suffix(Drafter):
         offset = (8.0 if tree else 0.0) if offset is None else offset
         for wrong, what in (
             (not 2 <= depth <= MOST_DEPTH, f"depth lies between 2 and {MOST_DEPTH}, not {depth}"),
-            (not 0.0 <= factor < float("inf"), f"factor is 0 or more, not {factor}"),
-            (not abs(offset) < float("inf"), f"offset is a number, not {offset}"),
+            (not _number(factor) or factor < 0, f"factor is a number from 0 on, not {factor}"),
+            (not _number(offset), f"offset is a number, not {offset}"),
             (not 1 / SHARE <= min_prob <= 1.0, f"min_prob lies between 1/{SHARE} and 1, not {min_prob}"),
         ):
             if wrong:
@@ -103,12 +105,20 @@ class Suffix(Drafter):
             if other.score > found.score:
                 found, source = other, "suffix-memory"
         n = len(found.tokens)
-        draft = Draft(found.tokens, found.parents, found.probs, (source,) * n, np.zeros(n, dtype=np.bool_))
-        if self.tree and n:
-            # Each token behind a match of m is claimed with a share of m / (m + 1) of what its count says, and lengthens the match: a long
-            # match is worth more than a short one, and the budget, which corrects claims by counts, can tell them apart.
-            draft = replace(draft, prob=found.probs * found.match / (found.match + draft.depth))
-        return draft
+        return Draft(found.tokens, found.parents, self._claims(found), (source,) * n, np.zeros(n, dtype=np.bool_))
+
+    def _claims(self, found: Expected) -> NDArray[np.float64]:
+        """What is claimed of each node. Of a path: what the counts say, as published.
+
+        In a tree each token behind a match of m is claimed with m / (m + 1) of what its count says, and lengthens the match: a long match is
+        worth more than a short one, and the budget, which corrects claims by counts, can tell them apart.
+        """
+        if not self.tree:
+            return found.probs
+        reach: list[int] = []  # how long the match is with the node
+        for parent in found.parents.tolist():
+            reach.append((reach[parent] if parent >= 0 else found.match) + 1)
+        return found.probs * found.match / np.asarray(reach, np.float64)
 
     def _ask(self, store: SuffixStore, context: Sequence[int], seq: int | None, budget: Budget) -> Expected:
         return store.speculate(
@@ -163,3 +173,7 @@ class Suffix(Drafter):
         if known is not None:
             self._end(known)
             self.memory.settle(session.tenant)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
