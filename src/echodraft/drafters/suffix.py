@@ -110,8 +110,8 @@ class Suffix(Drafter):
     def _claims(self, found: Expected) -> NDArray[np.float64]:
         """What is claimed of each node. Of a path: what the counts say, as published.
 
-        In a tree each token behind a match of m is claimed with m / (m + 1) of what its count says, and lengthens the match: a long match is
-        worth more than a short one, and the budget, which corrects claims by counts, can tell them apart.
+        In a tree each token behind a match of m is claimed with m / (m + 1) of what its count says, and lengthens the match: a long match
+        is worth more than a short one, and the budget, which corrects claims by counts, can tell them apart.
         """
         if not self.tree:
             return found.probs
