@@ -81,6 +81,17 @@ class RoundedAndWrong(Rounded, WrongRows):
     pass
 
 
+class RoundedAndFar(Rounded):
+    """Near ties flip by rounding, and a draft's rows are wrong as well, where it does not show: far from the best token."""
+
+    def score(self, requests: Sequence[Request], want: frozenset[Need]) -> Sequence[ArrayScores]:
+        found = super().score(requests, want)
+        for scores in found:
+            if len(scores.logits) > 1:
+                scores.logits[scores.logits < scores.logits.max(axis=1, keepdims=True) - 4.0] -= 50.0
+        return found
+
+
 ITEMS = [Item(str(length), "", prompt(length), ()) for length in (7, 12, 20, 31)]
 
 
@@ -140,6 +151,13 @@ def test_wrong_rows_of_a_draft_are_faults_and_do_not_widen_the_tolerance(backend
     assert fault.gap > fault.allowed
     assert (fault.rows, fault.dtype) == (1, "float64")
     assert 1 < fault.columns <= 17
+
+
+def test_a_small_gap_does_not_excuse_a_forward_that_is_far_off() -> None:
+    found = verified(RoundedAndFar(), rules={"greedy": Rule()})
+    assert found.differences
+    assert found.faults == len(found.differences)
+    assert all(difference.gap is not None and difference.gap <= difference.allowed for difference in found.differences)
 
 
 def test_rows_kept_wrongly_are_faults_of_the_token_that_comes_behind_them() -> None:

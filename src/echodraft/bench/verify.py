@@ -200,8 +200,11 @@ class Verification:
         drafted = draft_row(backend, item.ids, found.steps, first) if found.steps else None
         tolerance = self.rounding.tolerance
         ids = [output.ids[first] if first < len(output.ids) else None for output in (plain, found)]
-        # Both must be within reach: in a batch, and beside `generate`, plain decoding too may have been moved.
-        tie = all(token is not None and reachable(row, rule, position, token, tolerance) for token in ids)
+        moved = None if drafted is None else apart(drafted, row)
+        # Both must be within reach: in a batch, and beside `generate`, plain decoding too may have been moved. A small gap is no excuse for
+        # a draft's forward that is far off; the factor allows for the tolerance being an estimate.
+        near = moved is None or moved <= 2.0 * tolerance
+        tie = near and all(token is not None and reachable(row, rule, position, token, tolerance) for token in ids)
         a, b = (None if token is None else candidate(self.plain.text, row, drafted, rule, position, token) for token in ids)
         scores = processed(row, rule, position)[1]
         shape = _shape(found.steps, first)
@@ -215,7 +218,7 @@ class Verification:
             drafted=b,
             gap=None if a is None or b is None else float(scores[a.id] - scores[b.id]),
             allowed=2.0 * tolerance / (rule.temperature or 1.0),
-            moved=None if drafted is None else apart(drafted, row),
+            moved=moved,
             dtype=dtype_of(backend),
             rows=shape[0],
             columns=shape[1],
