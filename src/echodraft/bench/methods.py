@@ -55,22 +55,25 @@ class Drafted:
 
     folder  where its memory lasts; None = as long as the run. Every method has its own
     carry   whether it remembers from one request to the next
+    tenant  in whose name
     """
 
-    TENANT, WARM_UP = "bench", "warm-up"
+    WARM_UP = "warm-up of a benchmark"
 
-    def __init__(self, base: Decoder, text: str, budget: str | int, folder: Path | None, carry: bool, limits: Limits) -> None:
+    def __init__(
+        self, base: Decoder, text: str, budget: str | int, folder: Path | None, carry: bool, limits: Limits, tenant: str = ""
+    ) -> None:
         name, knobs = parse(text)
         own = knobs.pop("budget", budget)
         lasts = folder is not None and remembers(name)
-        self.carry = carry
+        self.carry, self.tenant = carry, tenant
         self.memory = Memory(folder / re.sub(r"[^a-z0-9.=-]+", "-", text.lower()) if folder and lasts else None, limits)
         if self.memory.folder is not None:
             self.memory.folder.must_write()
         self.decoder = redraft(base, name, knobs, 0 if name == "none" else own, self.memory)
 
     def answer(self, item: Item, most: int, warm_up: bool = False) -> Answer:
-        tenant = self.WARM_UP if warm_up else self.TENANT
+        tenant = self.WARM_UP if warm_up else self.tenant
         result = self.decoder.generate(item.ids, max_new_tokens=most, stop=item.stop, tenant=tenant)
         if warm_up or not self.carry:
             self.memory.forget(tenant)

@@ -29,6 +29,7 @@ def command(
     out: Annotated[Path | None, typer.Option("--out", help="Folder that keeps every measurement.", show_default=False)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     memory: Annotated[Path | None, typer.Option("--memory", metavar="DIR", help=MEMORY, show_default=False)] = None,
+    tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="Whose memory.")] = "",
     no_memory: Annotated[bool, typer.Option("--no-memory", help="Every request starts with an empty memory.")] = False,
     memory_limit: Annotated[
         list[str] | None, typer.Option("--memory-limit", metavar="tokens|bytes|days=N", help=LIMITS, show_default=False)
@@ -59,7 +60,7 @@ def command(
     lasting = memory or (out / "memory" if out is not None else None)
     limits = read_limits(memory_limit or [])
     methods: dict[str, Method] = {
-        name: Drafted(base, name, read_budget(budget), None if no_memory else lasting, not no_memory, limits) for name in names
+        name: Drafted(base, name, read_budget(budget), None if no_memory else lasting, not no_memory, limits, tenant) for name in names
     }
     methods |= {name: Peer(base, name, draft_model) for name in others}
     settings = {
