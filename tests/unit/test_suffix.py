@@ -208,6 +208,14 @@ def test_the_next_turn_is_context_and_parts_two_outputs() -> None:
     assert remembered(memory) == [[21, 22, 23], [27, 28, 29]]
 
 
+def test_a_turn_that_no_step_has_read_yet_counts_as_context() -> None:
+    script = Script(Suffix(memory=holding([200, 201, 50, 51])), {7: range(20, 60)})
+    chat = script.open([7, 8], 3)
+    drive(script.engine)
+    chat.tokens += [200, 201]
+    assert drafted(script.drafter, chat).token.tolist() == [50, 51]
+
+
 @pytest.mark.parametrize(
     ("length", "kept"),
     [
