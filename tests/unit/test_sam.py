@@ -103,9 +103,10 @@ def test_what_was_cut_off_is_not_copied() -> None:
     assert drafter.propose([session], [WIDE])[0].token.tolist() == [1, 2, 3, *WORD]
     del session.tokens[5:]
     drafter.rewind(session, 5)
+    session.tokens.extend([30, 31, 32, 33])
     assert len(drafter.propose([session], [WIDE])[0]) == 0
-    session.tokens.extend([8, 9, *WORD])
-    assert drafter.propose([session], [WIDE])[0].token.tolist() == [8, 9, *WORD]
+    session.tokens.extend(WORD)
+    assert drafter.propose([session], [WIDE])[0].token.tolist() == [30, 31, 32, 33, *WORD]
 
 
 @pytest.mark.parametrize("knobs", [{"predicts": 0}, {"threshold": 0}, {"alpha": -1.0}])

@@ -72,8 +72,6 @@ class Sam(Drafter):
 
     def observe(self, steps: Sequence[Step]) -> None:
         self.tree.observe(steps)
-        for step in steps:
-            self._automaton[step.session.id].extend(step.session.tokens)
 
     def rewind(self, session: Context, length: int) -> None:
         self.tree.rewind(session, length)
