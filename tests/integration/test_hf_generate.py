@@ -288,6 +288,8 @@ def test_left_padding_of_any_width(name: str, padding: int) -> None:
     _, found, _ = both(model, inputs, {"max_new_tokens": 20})
     alone = generate(model, inputs["input_ids"][1, padding:].tolist(), 20)
     assert found[1, 10:].tolist() == alone
+    padded = {key: value[1:] for key, value in inputs.items()}
+    both(model, padded, {"max_new_tokens": 20, "repetition_penalty": 1.3}, seed=1)
 
 
 @pytest.mark.parametrize("name", NAMES)

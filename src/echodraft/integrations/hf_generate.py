@@ -131,7 +131,7 @@ class Loop:
     def _engine(self, model: Any, backend: Any) -> Engine:
         engine = self._engines.get(model)
         if engine is None:
-            drafter, self._first = self._first or self._drafter(), None
+            drafter, self._first = self._drafter() if self._first is None else self._first, None
             curve = curve_for(str(getattr(model, "name_or_path", "")), backend)
             engine = self._engines[model] = Engine(backend, drafter, make_policy(self._budget, curve, drafter))
         engine.backend = backend
