@@ -243,9 +243,19 @@ def test_every_size_of_piece_ends_where_the_text_ends() -> None:
     backend = Noted()
     rounding = Rounding(backend)
     rounding.measure([prompt(10)], [prompt(70, seed=1)])
-    # Of 64 tokens: one comparison a piece, and one behind what is read before them.
-    assert rounding.prefixes == sum(-(-64 // n) + 1 for n in PIECES)
+    assert rounding.prefixes == sum(-(-64 // n) for n in PIECES)
     assert not backend._slots
+
+
+def test_a_state_that_cannot_be_rolled_back_is_read_again() -> None:
+    class Forgetful(ToyBackend):
+        def rewind(self, slot: int, length: int) -> int:
+            return super().rewind(slot, 0)
+
+    rounding = Rounding(Forgetful())
+    rounding.measure([prompt(10), prompt(12)], [prompt(30, seed=1), prompt(20, seed=2)])
+    assert rounding.measured == rounding.batched == 0.0
+    assert rounding.prefixes > 50
 
 
 @pytest.mark.parametrize(("dtype", "size", "expected"), [("bfloat16", 20.0, 0.125), ("float16", 1.5, 2**-10), ("float32", 4.0, 2**-21)])

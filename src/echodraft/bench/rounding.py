@@ -54,18 +54,24 @@ class Rounding:
     def measure(self, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]) -> None:
         """Compare forwards at every position of `outputs`: each text alone in pieces, then all texts in one batch if there are several."""
         heads, tails = zip(*(_split(prompt, output) for prompt, output in zip(prompts, outputs, strict=True)), strict=True)
-        ones = []
-        for head, tail in zip(heads, tails, strict=True):
-            one = {length: row for _, length, row in _walk(self.backend, [head], [tail], 1)}
-            for row in one.values():
-                self.highest = max(self.highest, abs(float(row.max())))
-            self._known[(*head, *tail)] = one[len(head) + len(tail)]
-            ones.append(one)
-            for n in PIECES:
-                self.measured = max(self.measured, self._largest(_walk(self.backend, [head], [tail], n), [one]))
-        if len(heads) > 1:
-            for n in (1, *PIECES):
-                self.batched = max(self.batched, self._largest(_walk(self.backend, heads, tails, n), ones))
+        slots = [self.backend.open() for _ in heads]
+        try:
+            ones = []
+            for slot, head, tail in zip(slots, heads, tails, strict=True):
+                one = {len(head): read(self.backend, slot, head)}
+                one |= {length: row for _, length, row in _walk(self.backend, [slot], [head], [tail], 1)}
+                for row in one.values():
+                    self.highest = max(self.highest, abs(float(row.max())))
+                self._known[(*head, *tail)] = one[len(head) + len(tail)]
+                ones.append(one)
+                for n in PIECES:
+                    self.measured = max(self.measured, self._largest(_walk(self.backend, [slot], [head], [tail], n), [one]))
+            if len(slots) > 1:
+                for n in (1, *PIECES):
+                    self.batched = max(self.batched, self._largest(_walk(self.backend, slots, heads, tails, n), ones))
+        finally:
+            for slot in slots:
+                self.backend.close(slot)
 
     def _largest(self, rows: Iterator[tuple[int, int, Row]], ones: Sequence[dict[int, Row]]) -> float:
         largest = 0.0
@@ -88,30 +94,30 @@ def _split(prompt: Sequence[int], output: Sequence[int]) -> tuple[list[int], lis
     return [*prompt, *output[:cut]], list(output[cut:])
 
 
-def _walk(backend: Backend, heads: Sequence[list[int]], tails: Sequence[list[int]], n: int) -> Iterator[tuple[int, int, Row]]:
+def _walk(
+    backend: Backend, slots: Sequence[int], heads: Sequence[list[int]], tails: Sequence[list[int]], n: int
+) -> Iterator[tuple[int, int, Row]]:
     """Feed each tail behind its head, `n` tokens a forward, all texts in one batch: (text, length of the prefix, its logits).
 
-    The last piece of a text ends where the text ends. No piece crosses a place where the model changes sides (`Backend.room`).
+    The slots hold the heads, and perhaps more, which is forgotten. The last piece of a text ends where the text ends. No piece crosses a
+    place where the model changes sides (`Backend.room`).
     """
-    slots = [backend.open() for _ in heads]
+    for slot, head in zip(slots, heads, strict=True):
+        kept = backend.rewind(slot, len(head))
+        if kept < len(head):  # a state that cannot be rolled back
+            read(backend, slot, head[kept:])
     at = [0] * len(heads)
-    try:
-        for i, (slot, head) in enumerate(zip(slots, heads, strict=True)):
-            yield i, len(head), read(backend, slot, head)
-        while live := [i for i, tail in enumerate(tails) if at[i] < len(tail)]:
-            requests = []
-            for i in live:
-                left = len(tails[i]) - at[i]
-                fits = 1 + backend.room(slots[i], len(heads[i]) + at[i] + 1)
-                requests.append(Request(slots[i], tails[i][at[i] : at[i] + min(left % n or n, fits)]))
-            found = [host(scores.row(0)) for scores in backend.score(requests, frozenset())]
-            for i, request, row in zip(live, requests, found, strict=True):
-                backend.commit(request.slot, [])
-                at[i] += len(request.pending)
-                yield i, len(heads[i]) + at[i], row
-    finally:
-        for slot in slots:
-            backend.close(slot)
+    while live := [i for i, tail in enumerate(tails) if at[i] < len(tail)]:
+        requests = []
+        for i in live:
+            left = len(tails[i]) - at[i]
+            fits = 1 + backend.room(slots[i], len(heads[i]) + at[i] + 1)
+            requests.append(Request(slots[i], tails[i][at[i] : at[i] + min(left % n or n, fits)]))
+        found = [host(scores.row(0)) for scores in backend.score(requests, frozenset())]
+        for i, request, row in zip(live, requests, found, strict=True):
+            backend.commit(request.slot, [])
+            at[i] += len(request.pending)
+            yield i, len(heads[i]) + at[i], row
 
 
 def read(backend: Backend, slot: int, tokens: Sequence[int]) -> Row:
