@@ -16,7 +16,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> Any:
     out = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     out.add_column("drafter", overflow="fold", min_width=13)
     out.add_column("mode")
-    for head in ("prompts", "tokens\ncompared", "identical", "ties", "faults", "tokens\na step"):
+    for head in ("prompts", "tokens", "identical", "ties", "faults", "tokens\na step"):
         out.add_column(head, justify="right", no_wrap=True)
     for row in results:
         mean = "" if row["mean_accepted"] is None else f"{row['mean_accepted']:.2f}"
