@@ -275,6 +275,23 @@ def test_one_text_token_by_token_answers_with_its_own_past(text: list[int], dept
             assert all(np.array_equal(a, b) for a, b in zip(found, searched, strict=True))
 
 
+@settings(max_examples=100)
+@given(st.data(), st.lists(tokens, min_size=1, max_size=20), st.sampled_from([2, 4, 64]))
+def test_copies_of_a_text_can_go_in_any_order_while_others_grow(data: st.DataObject, text: list[int], depth: int) -> None:
+    """Labels lie in the copy that passed last; the copies before it, which still grow, must hold them when it goes."""
+    pair, copies = Pair(depth), data.draw(st.integers(2, 4))
+    for seq in range(copies):
+        pair.begin()
+        pair.append(seq, text[: data.draw(st.integers(0, len(text)))])
+        if data.draw(st.booleans()):
+            pair.end(seq, 1.0)
+    for seq in data.draw(st.permutations(range(copies))):
+        if pair.texts.growing:
+            pair.append(data.draw(st.sampled_from(list(pair.texts.growing))), data.draw(st.lists(tokens, max_size=2)))
+        pair.remove(seq)
+        assert_sound(pair.store, pair.texts)
+
+
 @settings(max_examples=10)
 @given(st.integers(0, 1 << 30), st.integers(2, 6))
 def test_nodes_with_hundreds_of_children_keep_the_likely_ones_first(seed: int, texts: int) -> None:
