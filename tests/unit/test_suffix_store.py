@@ -145,6 +145,14 @@ def test_texts_that_grow_side_by_side_see_each_other_at_once() -> None:
     assert store.speculate([5, HIGH + 2], seq=two).tokens.tolist() == [HIGH + 3]
 
 
+def test_a_match_reaches_from_a_growing_text_into_the_context_before_it() -> None:
+    store = holding([8, 9, 1, 2, 3, 4, 5, 6, 7], [1, 2, 7])
+    seq = store.begin()
+    store.append(seq, [1, 2])
+    found = store.speculate([8, 9, 1, 2], seq=seq)
+    assert (found.match, found.tokens.tolist(), found.score) == (4, [3, 4, 5, 6], 4.0)
+
+
 def test_match_and_draft_together_are_no_longer_than_the_depth() -> None:
     store = holding(list(range(50)), depth=8)
     found = store.speculate(list(range(30)), factor=9.0)
