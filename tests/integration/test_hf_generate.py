@@ -105,6 +105,15 @@ class StopAt(hf.StoppingCriteria):
         return torch.full((len(input_ids),), input_ids.shape[1] >= self.length)
 
 
+def test_no_draft_reaches_beyond_the_last_position() -> None:
+    """GPT-2 has 64 positions; a deep draft in front of the last one would ask for more, though the output ends in time."""
+
+    def options() -> dict[str, Any]:
+        return {"max_new_tokens": 30, "stopping_criteria": hf.StoppingCriteriaList([StopAt(64)])}
+
+    both(tiny("gpt2"), batch(52), options, kind="deep")
+
+
 @pytest.mark.parametrize("at", range(8, 20))
 def test_a_criterion_of_ones_own_is_asked_after_every_token(at: int) -> None:
     model, inputs = tiny("llama"), batch(7)

@@ -310,14 +310,15 @@ def test_a_model_that_is_dropped_is_freed_although_its_loop_lives() -> None:
     assert [ref() for ref in gone] == [None, None]
 
 
-def test_threads_that_share_a_loop_wait_for_each_other() -> None:
-    model, loop = tiny("llama"), echodraft.custom_generate(budget=6)
+@pytest.mark.parametrize("shared", [True, False])
+def test_threads_that_share_a_loop_or_a_model_wait_for_each_other(shared: bool) -> None:
+    model, loops = tiny("llama"), [echodraft.custom_generate(budget=6) for _ in range(4)]
     expected = [model.generate(**batch(n), max_new_tokens=20, do_sample=False) for n in range(5, 9)]
     found: dict[int, torch.Tensor] = {}
 
     def run(i: int) -> None:
         for _ in range(3):
-            found[i] = model.generate(**batch(5 + i), max_new_tokens=20, do_sample=False, custom_generate=loop)
+            found[i] = model.generate(**batch(5 + i), max_new_tokens=20, do_sample=False, custom_generate=loops[0 if shared else i])
 
     threads = [Thread(target=run, args=(i,)) for i in range(4)]
     for thread in threads:

@@ -55,7 +55,7 @@ def test_a_streamer_gets_the_prompt_then_one_token_a_put_then_the_end(way: str, 
         options |= {"eos_token_id": [int(known[0, 14]), int(known[-1, 20])], "pad_token_id": 96}
     theirs, ours = Puts(), Puts()
     expected = model.generate(**options, streamer=theirs)
-    loop = oracle(known, inputs["attention_mask"], k=6)
+    loop = oracle(known[:1], inputs["attention_mask"][:1], k=6)  # the other rows are guessed wrong and fall behind
     found = ways(model, loop, ours)[way](**options)
     assert torch.equal(found, expected)
     assert loop.plain is None
