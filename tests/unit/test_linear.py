@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from echodraft.backends import transformers_linear
-from echodraft.backends.transformers_linear import PackedLinears, _half, available, pack, suitable
+from echodraft.backends.transformers_linear import PackedLinears, _scaled, available, pack, suitable
 
 pytestmark = pytest.mark.skipif(not available(), reason="this PyTorch has no packed kernels")
 
@@ -44,10 +44,10 @@ def test_packed_values_are_as_near_to_the_exact_ones_as_the_layers_own(
 def test_weights_of_any_magnitude_are_exact_in_float16_times_a_power_of_two(magnitude: float) -> None:
     torch.manual_seed(0)
     weight = (torch.randn(64, 32) * magnitude).bfloat16()
-    found = _half(weight, torch.empty(64, 32))
+    found = _scaled(weight)
     assert found is not None
-    packed, scale = found
-    held, _ = torch.ops.quantized.linear_unpack_fp16(packed)
+    wide, scale = found
+    held, _ = torch.ops.quantized.linear_unpack_fp16(torch.ops.quantized.linear_prepack_fp16(wide, None))
     assert torch.equal(held.double() / scale, weight.double())
 
 
@@ -57,7 +57,7 @@ def test_a_layer_that_float16_cannot_hold_exactly_is_packed_another_way(odd: flo
     with torch.no_grad():
         model[0].weight[3, 5] = odd
     weight = model[0].weight.detach()
-    assert _half(weight, torch.empty(weight.shape)) is None
+    assert _scaled(weight) is None
     packed, x = pack(model), torch.randn(7, 256).bfloat16()
     assert packed is not None
     with torch.inference_mode(), packed.active():

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,12 +50,12 @@ def opened(folder: Path, identity: Identity = OURS, limits: Limits | None = None
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path) -> Path:
     """A folder that remembers alice and bob."""
     with opened(tmp_path / "memory") as memory:
         remember(memory, "alice", [1, 2, 3])
         remember(memory, "bob", [4, 5])
-    yield tmp_path / "memory"
+    return tmp_path / "memory"
 
 
 def test_what_one_request_left_the_next_one_of_the_same_tenant_finds_and_no_other() -> None:
@@ -142,7 +141,7 @@ def test_a_forgotten_tenant_is_gone_from_memory_and_disk_even_if_a_session_is_op
 
 
 def test_a_store_of_another_model_is_refused_in_words(folder: Path) -> None:
-    with pytest.raises(UsageError, match="belongs to another model .ours"):
+    with pytest.raises(UsageError, match=r"belongs to another model \(ours\)"):
         opened(folder, THEIRS)
     with pytest.raises(UsageError, match="belongs to another tokenizer"):
         opened(folder, Identity("model", "else"))

@@ -13,6 +13,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 log = logging.getLogger("echodraft")
 
 SHARE = 0.7  # of the free memory that packed weights may take
+PART = 1 << 18  # weights that are looked at in one go
 PACK_ROWS = 8  # the row count for which oneDNN chooses the layout; measured good from 2 to 256
 
 
@@ -87,21 +89,18 @@ def _mark(weight: Tensor) -> tuple[int, int, list[float]]:
     return weight.data_ptr(), 0 if weight.is_inference() else weight._version, few.tolist()
 
 
-def _half(weight: Tensor, scratch: Tensor) -> tuple[Any, float] | None:
-    """Weights packed in float16 and what their products must be divided by; None where float16 does not hold them exactly.
-
-    scratch  float32 in the shape of `weight`; overwritten
-    """
-    wide = scratch.copy_(weight)
-    largest = float(wide.abs().max())
+def _scaled(weight: Tensor) -> tuple[Tensor, float] | None:
+    """A narrow weight in float32 times a power of two, which float16 holds exactly, and that power; None where it does not."""
+    # Part by part, so that what is computed on the way stays in the processor's cache.
+    rows = max(1, PART // weight.shape[1])
+    largest = max(float(part.abs().max()) for part in weight.split(rows))
     if not 0.0 < largest < math.inf:
         return None
     # The largest weight becomes 2^14 to 2^15: what is then below the range of float16 was smaller by a factor of 2^38.
     scale = 2.0 ** (15 - math.frexp(largest)[1])
-    wide *= scale
-    if not torch.equal(wide.half().float(), wide):
-        return None
-    return torch.ops.quantized.linear_prepack_fp16(wide, None), scale
+    wide = weight.float().mul_(scale)
+    exact = all(torch.equal(part.half().float(), part) for part in wide.split(rows))
+    return (wide, scale) if exact else None
 
 
 class PackedLinears:
@@ -112,19 +111,13 @@ class PackedLinears:
 
     def __init__(self, found: list[nn.Linear]) -> None:
         self._on = False
-        with torch.inference_mode():
-            # One scratch for all: fresh pages cost more than the conversion.
-            scratch = torch.empty(max((m.weight.numel() for m in found), default=0))
-            self._layers = [(module, self._forward(module, scratch[: module.weight.numel()].view(module.weight.shape))) for module in found]
+        self._layers: list[tuple[nn.Linear, Callable[[Tensor], Tensor]]] = []
+        workers = torch.get_num_threads()
+        with torch.inference_mode(), ThreadPoolExecutor(workers) as pool:
+            for i in range(0, len(found), workers):  # FBGEMM packs in one thread: as many layers at a time as there are threads
+                group = found[i : i + workers]
+                self._layers += zip(group, pool.map(_forward, group, [_prepared(module.weight) for module in group]), strict=True)
         self._marks = [_mark(module.weight) for module in found]
-
-    def _forward(self, module: nn.Linear, scratch: Tensor) -> Callable[[Tensor], Tensor]:
-        weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()
-        if not _narrow(weight) or _native(weight):
-            return _onednn(weight, bias)
-        half = _half(weight, scratch) if half_available() else None
-        # One row is bound by memory: the weights as they are, are read faster than in float32.
-        return _wide_onednn(module, scratch.copy_(weight), bias) if half is None else _fbgemm(*half, bias, weight.dtype)
 
     def current(self) -> bool:
         """Whether the model's weights are still those that were packed; False after training, merging an adapter, casting or moving."""
@@ -147,6 +140,23 @@ class PackedLinears:
                 del module.forward  # type: ignore[method-assign]
 
 
+def _prepared(weight: Tensor) -> tuple[Tensor, float] | None:
+    """What FBGEMM packs of a weight; None where another kernel is to serve it."""
+    return _scaled(weight.detach()) if half_available() and _narrow(weight) and not _native(weight) else None
+
+
+def _forward(module: nn.Linear, prepared: tuple[Tensor, float] | None) -> Callable[[Tensor], Tensor]:
+    """The layer with packed weights."""
+    with torch.inference_mode():  # which is a matter of the thread
+        weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()
+        if prepared is not None:
+            wide, scale = prepared
+            return _fbgemm(torch.ops.quantized.linear_prepack_fp16(wide, None), scale, bias, weight.dtype)
+        if _narrow(weight) and not _native(weight):
+            return _wide_onednn(module, weight.float(), bias)
+        return _onednn(weight, bias)
+
+
 def _onednn(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
     packed, linear = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_ROWS), torch.ops.mkldnn._linear_pointwise
     return lambda x: linear(x, packed, bias, "none", [], "")
@@ -154,6 +164,7 @@ def _onednn(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
 
 def _wide_onednn(module: nn.Linear, wide: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
     many, plain, dtype = _onednn(wide, None if bias is None else bias.float()), nn.functional.linear, module.weight.dtype
+    # One row is bound by memory: the weights as they are, are read faster than in float32.
     return lambda x: plain(x, module.weight, module.bias) if x.numel() == x.shape[-1] else many(x.float()).to(dtype)
 
 
