@@ -81,7 +81,7 @@ def _remember(decoder: Decoder, memory: Memory | None) -> Decoder:
         backend = decoder.engine.backend
         model = getattr(backend, "model", None)
         if model is None:
-            identity = Identity(f"{type(backend).__name__} of {backend.vocab_size}", "none", decoder.name)
+            identity = Identity(f"{type(backend).__name__} of {backend.vocab_size}", "", decoder.name)
         else:
             from echodraft.backends.transformers_identity import identify
 

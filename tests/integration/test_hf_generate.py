@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -373,3 +374,15 @@ def test_by_default_drafts_come_from_the_prompt_and_are_counted() -> None:
     assert loop.stats.emitted == 20
     assert longest_block(loop) >= 3
     assert [row.stats.emitted for row in loop.results] == [20]
+
+
+def test_a_loop_keeps_its_memory_in_a_folder(tmp_path: Path) -> None:
+    model, inputs, options = tiny("llama"), batch(7), {"max_new_tokens": 40, "do_sample": False}
+    steps, outputs = [], []
+    for _ in range(2):
+        loop = echodraft.custom_generate(drafter="suffix", memory=tmp_path, tenant="alice", budget=8)
+        outputs.append(model.generate(**inputs, **options, custom_generate=loop))
+        loop.memory.close()
+        steps.append(loop.stats.steps)
+    assert torch.equal(*outputs)
+    assert steps[1] < steps[0]

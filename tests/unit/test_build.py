@@ -223,3 +223,18 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"nothing")
     with pytest.raises(EchodraftError, match="not a GGUF"):
         load(tmp_path / "x.gguf")
+
+
+def test_a_memory_folder_serves_every_dtype_of_a_model_and_no_other_model(folder: Path, tmp_path: Path) -> None:
+    steps, ids = [], []
+    for dtype in ("float32", "bfloat16", "float32"):
+        decoder = load(folder, drafter="suffix", memory=tmp_path / "memory", dtype=dtype, budget=8)
+        result = decoder.generate([1, 2, 3], max_new_tokens=24, eos=(), tenant="alice")
+        assert decoder.memory is not None
+        decoder.memory.close()
+        steps.append(result.stats.steps)
+        ids.append(result.ids)
+    assert ids[2] == ids[0]
+    assert steps[2] < steps[0]
+    with pytest.raises(UsageError, match="belongs to another model"):
+        load(tinychat.save_model(tmp_path / "other", spread=0.02), drafter="suffix", memory=tmp_path / "memory")

@@ -147,6 +147,11 @@ def test_a_store_of_another_model_is_refused_in_words(folder: Path) -> None:
         opened(folder, Identity("model", "else"))
 
 
+def test_a_memory_whose_tokenizer_is_not_known_is_the_models_own(folder: Path) -> None:
+    with opened(folder, Identity("model", "")) as memory:
+        assert texts(memory, "alice") == [[1, 2, 3]]
+
+
 def test_a_memory_in_use_by_one_model_is_refused_to_another() -> None:
     memory = Memory()
     memory.bind(OURS)

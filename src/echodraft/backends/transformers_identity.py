@@ -33,6 +33,6 @@ def identify(model: Any, tokenizer: Any, name: str) -> Identity:
 
 def _vocabulary(tokenizer: Any) -> str:
     if tokenizer is None:
-        return "none"
+        return ""
     held = sorted(tokenizer.get_vocab().items())
     return sha256(json.dumps(held).encode()).hexdigest()[:32]

@@ -10,6 +10,7 @@ import inspect
 import logging
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,6 +18,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 from transformers import StoppingCriteriaList, StopStringCriteria
 
+from echodraft.backends.transformers_identity import identify
 from echodraft.build import check_budget, curve_for, make_drafter, make_policy
 from echodraft.core.drafter import Drafter
 from echodraft.core.engine import Engine
@@ -48,6 +50,7 @@ class Loop:
 
     `stats`    counts of all calls together
     `results`  of the latest call, one for each row: output ids, why it ended, its counts
+    `memory`   the memory, if one was given: `loop.memory.save()` writes it to its folder
     `plain`    why the latest call was left to Hugging Face's own loop, or None
 
     A drafter, its memory and the counts that budgets learn from live as long as the loop, one set a model; a model's packed weights
@@ -60,7 +63,7 @@ class Loop:
         drafter_options: Mapping[str, Any] | None = None,
         *,
         budget: str | int = "auto",
-        memory: Memory | None = None,
+        memory: Memory | str | Path | None = None,
         tenant: str = "",
         streamer: Any = None,
         tokenizer: Any = None,
@@ -68,7 +71,8 @@ class Loop:
         stats: Stats | None = None,
     ) -> None:
         check_budget(budget)
-        self._drafter = partial(make_drafter, drafter, drafter_options or {}, memory)
+        self.memory = Memory(memory) if isinstance(memory, str | Path) else memory
+        self._drafter = partial(make_drafter, drafter, drafter_options or {}, self.memory)
         self._first: Drafter | None = self._drafter()  # at once: a wrong name is said here, not in the middle of a call
         self._budget, self._tenant, self._pack = budget, tenant, pack
         self.streamer, self.tokenizer = streamer, tokenizer
@@ -132,7 +136,10 @@ class Loop:
         engine = self._engines.get(model)
         if engine is None:
             drafter, self._first = self._drafter() if self._first is None else self._first, None
-            curve = curve_for(str(getattr(model, "name_or_path", "")), backend)
+            name = str(getattr(model, "name_or_path", ""))
+            if self.memory is not None:
+                self.memory.bind(identify(model, self.tokenizer, name))
+            curve = curve_for(name, backend)
             engine = self._engines[model] = Engine(backend, drafter, make_policy(self._budget, curve, drafter))
         engine.backend = backend
         return engine

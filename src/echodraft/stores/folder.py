@@ -27,14 +27,14 @@ SUFFIX, UNFINISHED = ".safetensors", ".unfinished"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose tokens a store holds: fingerprints of the model and of its tokenizer, and a name for people."""
+    """Whose tokens a store holds: fingerprints of the model and of its tokenizer ("" = not known), and a name for people."""
 
     model: str
     tokenizer: str
     name: str = ""
 
     def same(self, other: Identity) -> bool:
-        return (self.model, self.tokenizer) == (other.model, other.tokenizer)
+        return self.model == other.model and (self.tokenizer == other.tokenizer or "" in (self.tokenizer, other.tokenizer))
 
 
 @dataclass(frozen=True, slots=True)
