@@ -13,13 +13,15 @@ def known_drafters() -> list[dict[str, Any]]:
     out = []
     for name in DRAFTERS:
         kind = drafter_class(name)
-        knobs = inspect.signature(kind).parameters.values()
+        parameters = inspect.signature(kind).parameters
+        knobs = [p for p in parameters.values() if p.name != "memory" and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
         out.append(
             {
                 "name": name,
                 "default": name == DEFAULT,
                 "needs": sorted(need.value for need in kind.needs),
-                "options": {p.name: _plain(p.default) for p in knobs if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)},
+                "options": {p.name: _plain(p.default) for p in knobs},
+                "remembers": "memory" in parameters,
                 "about": (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " "),
             }
         )
@@ -33,6 +35,8 @@ def drafters_table(found: list[dict[str, Any]]) -> str:
         lines.append(drafter["name"] + (" (default)" if drafter["default"] else ""))
         lines.append(f"    {drafter['about']}")
         lines.append(f"    needs    {', '.join(drafter['needs']) or 'tokens only'}")
+        if drafter["remembers"]:
+            lines.append("    remembers from one request to the next, by tenant (--memory)")
         lines.append(f"    options  {', '.join(f'{key}={value}' for key, value in drafter['options'].items()) or 'none'}")
     return "\n".join(lines)
 
