@@ -9,6 +9,7 @@ import typer
 
 from echodraft.cli import console
 from echodraft.cli.inputs import LIMITS, read_budget, read_limits
+from echodraft.cli.progress import Bar
 
 MEMORY = "Folder of what drafters remember from request to request. Default: in --out."
 
@@ -78,9 +79,9 @@ def command(
     record = Run(out, manifest(settings), resume)
     interrupted = False
     try:
-        with _progress(len(items) * len(methods)) as progress:
-            progress.told(record.done)
-            run(items, methods, max_new_tokens, record, lambda _: progress.told(record.done))
+        with Bar(len(items) * len(methods)) as bar:
+            bar.advance(len(record.done), _ratios(record.done))
+            run(items, methods, max_new_tokens, record, lambda _: bar.advance(1, _ratios(record.done)))
     except KeyboardInterrupt:
         interrupted = True
     summary = summarise(record.done)
@@ -94,30 +95,11 @@ def command(
         raise typer.Exit(console.INTERRUPTED)
 
 
-class _progress:
-    """A bar on stderr with the speed-up so far; nothing where nobody watches."""
+def _ratios(done: Any) -> str:
+    """The speed-up so far, to be shown while the run goes on."""
+    from echodraft.bench.result import summarise
 
-    def __init__(self, total: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        screen = Console(stderr=True)
-        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-        self._bar = Progress(*columns, console=screen, disable=not screen.is_terminal)
-        self._task = self._bar.add_task("", total=total)
-
-    def __enter__(self) -> _progress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def told(self, done: Any) -> None:
-        from echodraft.bench.result import summarise
-
-        ratios = [f"{row['drafter']} {row['speedup']:.2f}×" for row in summarise(done) if row["speedup"] and row["drafter"] != "none"]
-        self._bar.update(self._task, completed=len(done), description="  ".join(ratios))
+    return "  ".join(f"{row['drafter']} {row['speedup']:.2f}×" for row in summarise(done) if row["speedup"] and row["drafter"] != "none")
 
 
 def _print(summary: list[dict[str, Any]]) -> None:

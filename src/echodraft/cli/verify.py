@@ -9,6 +9,7 @@ import typer
 
 from echodraft.cli import console
 from echodraft.cli.inputs import read_budget
+from echodraft.cli.progress import Bar
 
 MODES = ("greedy", "sampled")
 
@@ -103,8 +104,8 @@ def command(
     found = Verification(plain, engines, rules, max_new_tokens, batch, _generate(plain, max_new_tokens) if against else None)
     interrupted = False
     try:
-        with _progress(len(items) * found.rounds) as progress:
-            found.run(items, progress.told)
+        with Bar(len(items) * found.rounds) as bar:
+            found.run(items, bar.advance)
     except KeyboardInterrupt:
         interrupted = True
     settings = {"model": Path(plain.name).name, "dtype": dtype_of(plain.engine.backend), "budget": nodes, "batch": batch}
@@ -159,29 +160,6 @@ def _generate(plain: Any, most: int) -> Any:
 
     peer = Peer(plain, "hf", None)
     return lambda item: peer.answer(item, most).ids
-
-
-class _progress:
-    """A bar on stderr; nothing where nobody watches."""
-
-    def __init__(self, total: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        screen = Console(stderr=True)
-        columns = (TextColumn("answers"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=screen, disable=not screen.is_terminal)
-        self._task = self._bar.add_task("", total=total)
-
-    def __enter__(self) -> _progress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def told(self, count: int) -> None:
-        self._bar.advance(self._task, count)
 
 
 def _report(found: dict[str, Any], as_json: bool) -> None:
