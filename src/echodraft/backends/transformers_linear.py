@@ -24,6 +24,7 @@ from torch import Tensor, nn
 log = logging.getLogger("echodraft")
 
 SHARE = 0.7  # of the free memory that packed weights may take
+SMALL = 1 << 21  # weights of a layer whose single rows cost more in operators than in reading
 PART = 1 << 18  # weights that are looked at in one go
 PACK_ROWS = 8  # the row count for which oneDNN chooses the layout; measured good from 2 to 256
 
@@ -151,7 +152,7 @@ def _forward(module: nn.Linear, prepared: tuple[Tensor, float] | None) -> Callab
         weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()
         if prepared is not None:
             wide, scale = prepared
-            return _fbgemm(torch.ops.quantized.linear_prepack_fp16(wide, None), scale, bias, weight.dtype)
+            return _fbgemm(module, torch.ops.quantized.linear_prepack_fp16(wide, None), scale, bias)
         if _narrow(weight) and not _native(weight):
             return _wide_onednn(module, weight.float(), bias)
         return _onednn(weight, bias)
@@ -168,10 +169,13 @@ def _wide_onednn(module: nn.Linear, wide: Tensor, bias: Tensor | None) -> Callab
     return lambda x: plain(x, module.weight, module.bias) if x.numel() == x.shape[-1] else many(x.float()).to(dtype)
 
 
-def _fbgemm(packed: Any, scale: float, bias: Tensor | None, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    linear, add = torch.ops.quantized.linear_dynamic_fp16, None if bias is None else bias.float()
+def _fbgemm(module: nn.Linear, packed: Any, scale: float, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    linear, plain, add = torch.ops.quantized.linear_dynamic_fp16, nn.functional.linear, None if bias is None else bias.float()
+    small, dtype = module.weight.numel() < SMALL, module.weight.dtype
 
     def forward(x: Tensor) -> Tensor:
+        if small and x.numel() == x.shape[-1]:  # one operator instead of four
+            return plain(x, module.weight, module.bias)
         out: Tensor = linear(x.float().contiguous(), packed).mul_(1.0 / scale)
         return (out if add is None else out.add_(add)).to(dtype)
 
