@@ -48,6 +48,16 @@ class Script:
         return [step.draft for step in decoded(steps[session.id])]
 
 
+def two_turns(memory: Memory) -> tuple[Script, Session]:
+    """A chat that is open still: 2 tokens of prompt, 3 of output, 3 of the next turn, 3 of output."""
+    script = Script(Suffix(memory=memory), {7: range(20, 60)})
+    chat = script.open([7, 8], 3)
+    drive(script.engine)
+    script.engine.extend(chat, [200, 201, 202])
+    drive(script.engine)
+    return script, chat
+
+
 def session(tokens: Sequence[int], tenant: str = "", id: int = 0) -> Session:
     return Session(id, tenant, list(tokens), len(tokens), Sampler(), Stops(), 0)
 
@@ -196,11 +206,7 @@ def test_a_memory_keeps_its_limit_when_sessions_close() -> None:
 
 def test_the_next_turn_is_context_and_parts_two_outputs() -> None:
     memory = Memory()
-    script = Script(Suffix(memory=memory), {7: range(20, 60)})
-    chat = script.open([7, 8], 3)
-    drive(script.engine)
-    script.engine.extend(chat, [200, 201, 202])
-    drive(script.engine)
+    script, chat = two_turns(memory)
     assert remembered(memory) == [[21, 22, 23]]
     own = script.drafter._known[chat.id].own
     assert own.text(0).tolist() == chat.tokens == [7, 8, 21, 22, 23, 200, 201, 202, 27, 28, 29]
@@ -231,11 +237,7 @@ def test_a_turn_that_no_step_has_read_yet_counts_as_context() -> None:
 )
 def test_what_is_taken_back_is_forgotten(length: int, kept: list[list[int]]) -> None:
     memory = Memory()
-    script = Script(Suffix(memory=memory), {7: range(20, 60)})
-    chat = script.open([7, 8], 3)
-    drive(script.engine)
-    script.engine.extend(chat, [200, 201, 202])
-    drive(script.engine)
+    script, chat = two_turns(memory)
     script.engine.rewind(chat, length)
     assert script.drafter._known[chat.id].own.text(0).tolist() == chat.tokens
     script.engine.close(chat)

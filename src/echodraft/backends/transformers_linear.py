@@ -34,8 +34,7 @@ def pack(model: nn.Module) -> PackedLinears | None:
     if not available():
         return None
     layers = suitable(model)
-    need = sum(layer.weight.numel() * (2 if half_available() or _native(layer.weight) else 4) for layer in layers if _narrow(layer.weight))
-    need += sum(4 * layer.weight.numel() for layer in layers if not _narrow(layer.weight))
+    need = sum(layer.weight.numel() * (2 if _native(layer.weight) or _halves(layer.weight) else 4) for layer in layers)
     if need > SHARE * free_memory():
         log.warning("Weights are not prepacked: that takes %.1f GB more memory than is free. Drafts will cost more.", need / 1e9)
         return None
@@ -63,6 +62,11 @@ def _native(weight: Tensor) -> bool:
 
 def _narrow(weight: Tensor) -> bool:
     return weight.dtype in (torch.bfloat16, torch.float16)
+
+
+def _halves(weight: Tensor) -> bool:
+    """Whether a weight is for FBGEMM, if float16 holds it exactly."""
+    return _narrow(weight) and not _native(weight) and half_available()
 
 
 def suitable(model: nn.Module) -> list[nn.Linear]:
@@ -143,7 +147,7 @@ class PackedLinears:
 
 def _prepared(weight: Tensor) -> tuple[Tensor, float] | None:
     """What FBGEMM packs of a weight; None where another kernel is to serve it."""
-    return _scaled(weight.detach()) if half_available() and _narrow(weight) and not _native(weight) else None
+    return _scaled(weight.detach()) if _halves(weight) else None
 
 
 def _forward(module: nn.Linear, prepared: tuple[Tensor, float] | None) -> Callable[[Tensor], Tensor]:
@@ -152,10 +156,19 @@ def _forward(module: nn.Linear, prepared: tuple[Tensor, float] | None) -> Callab
         weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()
         if prepared is not None:
             wide, scale = prepared
-            return _fbgemm(module, torch.ops.quantized.linear_prepack_fp16(wide, None), scale, bias)
+            many = _fbgemm(torch.ops.quantized.linear_prepack_fp16(wide, None), scale, bias, weight.dtype)
+            # One operator instead of four.
+            return _single_rows_plain(module, many) if weight.numel() < SMALL else many
         if _narrow(weight) and not _native(weight):
-            return _wide_onednn(module, weight.float(), bias)
+            wide_many, dtype = _onednn(weight.float(), None if bias is None else bias.float()), weight.dtype
+            # One row is bound by memory: the weights as they are, are read faster than in float32.
+            return _single_rows_plain(module, lambda x: wide_many(x.float()).to(dtype))
         return _onednn(weight, bias)
+
+
+def _single_rows_plain(module: nn.Linear, many: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    plain = nn.functional.linear
+    return lambda x: plain(x, module.weight, module.bias) if x.numel() == x.shape[-1] else many(x)
 
 
 def _onednn(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
@@ -163,19 +176,10 @@ def _onednn(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
     return lambda x: linear(x, packed, bias, "none", [], "")
 
 
-def _wide_onednn(module: nn.Linear, wide: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    many, plain, dtype = _onednn(wide, None if bias is None else bias.float()), nn.functional.linear, module.weight.dtype
-    # One row is bound by memory: the weights as they are, are read faster than in float32.
-    return lambda x: plain(x, module.weight, module.bias) if x.numel() == x.shape[-1] else many(x.float()).to(dtype)
-
-
-def _fbgemm(module: nn.Linear, packed: Any, scale: float, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    linear, plain, add = torch.ops.quantized.linear_dynamic_fp16, nn.functional.linear, None if bias is None else bias.float()
-    small, dtype = module.weight.numel() < SMALL, module.weight.dtype
+def _fbgemm(packed: Any, scale: float, bias: Tensor | None, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    linear, add = torch.ops.quantized.linear_dynamic_fp16, None if bias is None else bias.float()
 
     def forward(x: Tensor) -> Tensor:
-        if small and x.numel() == x.shape[-1]:  # one operator instead of four
-            return plain(x, module.weight, module.bias)
         out: Tensor = linear(x.float().contiguous(), packed).mul_(1.0 / scale)
         return (out if add is None else out.add_(add)).to(dtype)
 

@@ -8,6 +8,7 @@ from time import perf_counter
 
 import numpy as np
 
+from echodraft.bench.rounding import read
 from echodraft.core.backend import Backend, Request
 from echodraft.core.budget import CostCurve
 from echodraft.core.draft import Draft
@@ -29,9 +30,7 @@ def measure(
         slot = backend.open()
         try:
             tokens = random.integers(0, backend.vocab_size, context).tolist()
-            for start in range(0, context, backend.chunk):
-                backend.score([Request(slot, tokens[start : start + backend.chunk], logits=False)], frozenset())
-                backend.commit(slot, [])
+            read(backend, slot, tokens)
             times: list[list[float]] = [[] for _ in ROWS]
             for round_ in range(repeats + 1):
                 for i, rows in enumerate(ROWS):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.inputs import LIMITS, read_budget, read_limits
+from echodraft.cli.inputs import MemoryLimit, read_budget, read_limits
 from echodraft.cli.progress import Bar
 
 MEMORY = "Folder of what drafters remember from request to request. Default: in --out."
@@ -32,9 +32,7 @@ def command(
     memory: Annotated[Path | None, typer.Option("--memory", metavar="DIR", help=MEMORY, show_default=False)] = None,
     tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="Whose memory.")] = "",
     no_memory: Annotated[bool, typer.Option("--no-memory", help="Every request starts with an empty memory.")] = False,
-    memory_limit: Annotated[
-        list[str] | None, typer.Option("--memory-limit", metavar="tokens|bytes|days=N", help=LIMITS, show_default=False)
-    ] = None,
+    memory_limit: MemoryLimit = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
     """Example: echodraft bench -m path/to/model --suite humaneval.jsonl --limit 10 --peers hf,hf-pld

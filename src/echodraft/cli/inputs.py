@@ -6,11 +6,15 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from echodraft.errors import UsageError, unknown_name
 
 LIMITS = "What the memory may hold; repeatable. Default: tokens=1000000 a tenant, bytes=1073741824, no end of days."
+MemoryLimit = Annotated[list[str] | None, typer.Option("--memory-limit", metavar="tokens|bytes|days=N", help=LIMITS, show_default=False)]
+"""The option --memory-limit, for `read_limits`."""
 
 
 def read_prompt(given: str | None, raw: bool) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.inputs import LIMITS, open_memory, read_budget, read_prompt
+from echodraft.cli.inputs import MemoryLimit, open_memory, read_budget, read_prompt
 
 Flag: Any = typer.Option
 DEFAULT_MODEL = "the embedded SmolLM2-135M-Instruct"
@@ -46,7 +46,7 @@ def command(
     pack: Annotated[bool, Flag("--pack/--no-pack", help="Prepack weights of CPU models: faster for more memory.")] = True,
     memory: Annotated[Path | None, Flag("--memory", metavar="DIR", help="Folder of what drafters remember between runs.")] = None,
     no_memory: Annotated[bool, Flag("--no-memory", help="Remember nothing, whatever the settings say.")] = False,
-    memory_limit: Annotated[list[str] | None, Flag("--memory-limit", metavar="tokens|bytes|days=N", help=LIMITS)] = None,
+    memory_limit: MemoryLimit = None,
     tenant: Annotated[str, Flag("--tenant", metavar="NAME", help="Whose memory: nothing crosses from one name to another.")] = "",
     trust_remote_code: Annotated[bool, Flag("--trust-remote-code", help="Run Python code that comes with the model.")] = False,
     stats: Annotated[bool, Flag("--stats/--no-stats", help="Counts and times on stderr.")] = False,

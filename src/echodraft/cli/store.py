@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.inputs import LIMITS, read_limits
+from echodraft.cli.inputs import MemoryLimit, read_limits
 from echodraft.errors import EchodraftError, UsageError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
@@ -20,7 +20,6 @@ Memory = Annotated[Path | None, typer.Option("--memory", metavar="DIR", help="Th
 Tenant = Annotated[
     str | None, typer.Option("--tenant", metavar="NAME", help='Only this tenant; "" is the default one.', show_default=False)
 ]
-Limit = Annotated[list[str] | None, typer.Option("--memory-limit", metavar="tokens|bytes|days=N", help=LIMITS, show_default=False)]
 Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait for a process that writes there.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 
@@ -68,7 +67,7 @@ def info(memory: Memory = None, tenant: Tenant = None, json: AsJson = False) -> 
 
 
 @app.command(short_help="Hold it to limits now.")
-def prune(memory: Memory = None, memory_limit: Limit = None, wait: Wait = 0.0, json: AsJson = False) -> None:
+def prune(memory: Memory = None, memory_limit: MemoryLimit = None, wait: Wait = 0.0, json: AsJson = False) -> None:
     """Example: echodraft store prune --memory ~/echodraft-memory --memory-limit tokens=200000 --memory-limit days=30
 
     Forget the oldest texts of every tenant beyond the limits, then whole tenants, longest unused first, beyond the bytes.

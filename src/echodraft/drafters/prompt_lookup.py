@@ -86,12 +86,16 @@ class PromptLookup(Drafter):
         copied = list(tokens[position : position + most])
         while len(copied) < most:  # the match reaches the end: go on with what it produced
             copied.append(copied[len(copied) - (len(tokens) - position)])
-        # Every copied token lengthens the match.
+        return Draft.chain(copied, self.claims(n, len(copied)), self.name)
+
+    @classmethod
+    def claims(cls, match: int, n: int) -> list[float]:
+        """Path probabilities of n tokens copied behind a match of `match` tokens. Every copied token lengthens the match."""
         prob, path = [], 1.0
-        for i in range(len(copied)):
-            path *= self.FOLLOW[min(n + i, len(self.FOLLOW)) - 1]
+        for i in range(n):
+            path *= cls.FOLLOW[min(match + i, len(cls.FOLLOW)) - 1]
             prob.append(path)
-        return Draft.chain(copied, prob, self.name)
+        return prob
 
     def observe(self, steps: Sequence[Step]) -> None:
         for step in steps:

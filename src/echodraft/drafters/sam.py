@@ -63,12 +63,8 @@ class Sam(Drafter):
         most = min(self.predicts, 1 + int(self.alpha * longest), budget.nodes, budget.depth)
         match, position = automaton.followed(most, self.threshold)
         copied = tokens[position : position + most]
-        # Every copied token lengthens the match; it is right as often as in prompt lookup.
-        prob, path = [], 1.0
-        for i in range(len(copied)):
-            path *= PromptLookup.FOLLOW[min(match + i, len(PromptLookup.FOLLOW)) - 1]
-            prob.append(path)
-        return Draft.chain(copied, prob, self.name)
+        # A copied token is right as often as in prompt lookup.
+        return Draft.chain(copied, PromptLookup.claims(match, len(copied)), self.name)
 
     def observe(self, steps: Sequence[Step]) -> None:
         self.tree.observe(steps)

@@ -222,31 +222,31 @@ def heavy(count: int) -> int:
 
 
 @compiled
-def insert(node: Ints, parent: int, n: int) -> None:
-    """Put `n` into its parent's list: before those of the same count, behind those that must be sorted and have more."""
-    count, least = node[n, COUNT], heavy(node[parent, COUNT])
-    last, at = -1, node[parent, FIRST]
-    while at >= 0 and node[at, COUNT] > count and node[at, COUNT] >= least:
-        last, at = at, node[at, NEXT]
-    node[n, PREV], node[n, NEXT] = last, at
-    if at >= 0:
-        node[at, PREV] = n
-    if last >= 0:
-        node[last, NEXT] = n
-    else:
-        node[parent, FIRST] = n
-
-
-@compiled
-def unlink(node: Ints, parent: int, n: int) -> None:
-    """Take `n` out of its parent's list."""
-    last, at = node[n, PREV], node[n, NEXT]
+def join(node: Ints, parent: int, last: int, at: int) -> None:
+    """Let `at` follow `last` among the parent's children; -1 stands for the beginning or the end of the list."""
     if at >= 0:
         node[at, PREV] = last
     if last >= 0:
         node[last, NEXT] = at
     else:
         node[parent, FIRST] = at
+
+
+@compiled
+def insert(node: Ints, parent: int, n: int) -> None:
+    """Put `n` into its parent's list: before those of the same count, behind those that must be sorted and have more."""
+    count, least = node[n, COUNT], heavy(node[parent, COUNT])
+    last, at = -1, node[parent, FIRST]
+    while at >= 0 and node[at, COUNT] > count and node[at, COUNT] >= least:
+        last, at = at, node[at, NEXT]
+    join(node, parent, last, n)
+    join(node, parent, n, at)
+
+
+@compiled
+def unlink(node: Ints, parent: int, n: int) -> None:
+    """Take `n` out of its parent's list."""
+    join(node, parent, node[n, PREV], node[n, NEXT])
 
 
 @compiled
@@ -312,9 +312,6 @@ def replace(node: Ints, text: Ints, table: Ints, tag: Bytes, old: int, new: int)
     if parent == ROOT or last >= 0 or at >= 0:
         table[slot_of(node, text, table, tag, old)] = new
     node[new, PARENT], node[new, PREV], node[new, NEXT] = parent, last, at
-    if at >= 0:
-        node[at, PREV] = new
-    if last >= 0:
-        node[last, NEXT] = new
-    elif parent != ROOT:
-        node[parent, FIRST] = new
+    if parent != ROOT:
+        join(node, parent, last, new)
+        join(node, parent, new, at)

@@ -42,6 +42,7 @@ from echodraft.stores.suffix_nodes import (
     free,
     heavy,
     insert,
+    join,
     make,
     put,
     replace,
@@ -74,10 +75,8 @@ def less(node: Ints, n: int) -> None:
             last, at = at, node[at, NEXT]
         if last != n:
             unlink(node, parent, n)
-            node[n, PREV], node[n, NEXT] = last, at
-            node[last, NEXT] = n
-            if at >= 0:
-                node[at, PREV] = n
+            join(node, parent, last, n)
+            join(node, parent, n, at)
     count = was - 1
     if count >= 2 * SHARE and count & (count - 1) == 0:
         # The bound of what must be sorted halves here: bring those children to the front that come under it.
