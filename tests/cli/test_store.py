@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from echodraft.memory import Memory
+from echodraft.stores.folder import Folder
 from outcome import Cli
 
 RUN = ("run", "--backend", "toy", "--raw", "-n", "40", "-d", "suffix", "--json")
@@ -143,3 +144,20 @@ def test_a_benchmark_carries_its_memory_from_request_to_request_and_over_a_resum
     assert steps("--out", "parts", "--resume") == whole
     cold = steps("--out", "cold", "--no-memory")
     assert cold == [whole[0]] * 3
+
+
+def test_prune_by_age_empties_stores_of_fixed_size_too(cli: Cli, held: Path) -> None:
+    assert cli("run", "--backend", "toy", "--raw", "-n", "20", "-d", "recycling", "--memory", held, "hello").code == 0
+    assert cli("store", "export", "--memory", held).out
+    assert cli("store", "prune", "--memory", held, "--memory-limit", "days=0").code == 0
+    assert cli("store", "export", "--memory", held).out == ""
+
+
+def test_who_only_reads_is_in_nobodys_way(ask: Cli, held: Path) -> None:
+    ask("hello there")
+    reader = Folder(held, write=False)
+    assert not reader.writable
+    assert [header.tokens for header in reader.headers()] == [40]
+    with Memory(held) as memory:
+        assert memory.folder is not None
+        assert memory.folder.writable

@@ -106,3 +106,7 @@ def test_rows_are_copies_that_a_processor_may_change() -> None:
         before = scores.argmax()[0]
         scores.row(0)[before] = -100.0
         assert int(scores.row(0).argmax()) == before
+
+
+def test_the_best_of_a_small_vocabulary_are_all_of_it() -> None:
+    assert torch_scores(np.asarray([[0.0, 2.0, 1.0]])).top_k(8).tolist() == [[1, 2, 0]]

@@ -60,7 +60,7 @@ class TorchScores:
         return best
 
     def top_k(self, k: int) -> NDArray[np.int64]:
-        ids: NDArray[np.int64] = self.logits.topk(k, dim=-1).indices.cpu().numpy()
+        ids: NDArray[np.int64] = self.logits.topk(min(k, self.logits.shape[-1]), dim=-1).indices.cpu().numpy()
         return ids
 
     def row(self, i: int) -> Tensor:

@@ -74,20 +74,19 @@ def prune(memory: Memory = None, memory_limit: MemoryLimit = None, wait: Wait = 
     """
     limits = read_limits(memory_limit or [])
     folder = _there(memory, wait, write=True)
-    before = {header.path: header.tokens for header in folder.headers()}
-    for header in list(folder.headers()):
+    headers = list(folder.headers())
+    for header in headers:
         store = folder.load(header.tenant, header.kind)
         if store is not None:
             store.prune(limits.tokens, limits.before)
-            if store.tokens != header.tokens:
-                folder.save(header.tenant, store, header.identity, header.saved)
+            folder.save(header.tenant, store, header.identity, header.saved)
     gone = folder.shrink(limits.bytes)
-    after = {header.path: header.tokens for header in folder.headers()}
-    told = {"tokens_before": sum(before.values()), "tokens_after": sum(after.values()), "tenants_forgotten": gone}
+    before, after = (sum(header.tokens for header in found) for found in (headers, folder.headers()))
+    told = {"tokens_before": before, "tokens_after": after, "tenants_forgotten": gone}
     if json:
         console.json_object(told)
     else:
-        console.answer(f"{told['tokens_before']:,} tokens before, {told['tokens_after']:,} now; {len(gone)} tenants forgotten.\n")
+        console.answer(f"{before:,} tokens before, {after:,} now; {len(gone)} tenants forgotten.\n")
 
 
 @app.command(short_help="Delete a tenant's memory, or all.")
@@ -149,7 +148,7 @@ def _there(memory: Path | None, wait: float = 0.0, write: bool = False) -> Any:
         raise UsageError("Which memory? Name its folder with --memory.")
     if not memory.expanduser().is_dir():
         raise UsageError(f"There is no memory folder {memory}.")
-    folder = Folder(memory, wait)
+    folder = Folder(memory, wait, write)
     if write:
         folder.must_write()
     return folder

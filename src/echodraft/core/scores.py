@@ -23,7 +23,7 @@ class Scores(Protocol):
         ...
 
     def top_k(self, k: int) -> NDArray[np.int64]:
-        """The k best tokens of every row, best first. Shape [n + 1, k]."""
+        """The k best tokens of every row, best first. Shape [n + 1, k], or the vocabulary where that is smaller."""
         ...
 
     def row(self, i: int) -> Any:

@@ -53,15 +53,20 @@ class Header:
 class Folder:
     """A memory folder. Reading needs no lock, since files are replaced whole; writing needs the folder's.
 
-    path   made where it is missing, when something is written
+    path   made where it is missing, unless it is only to be read
     wait   seconds to wait for another process that writes here; then `writable` is False
+    write  False = only read, and be in nobody's way
     """
 
-    def __init__(self, path: Path, wait: float = 0.0) -> None:
+    def __init__(self, path: Path, wait: float = 0.0, write: bool = True) -> None:
         self.path = path.expanduser()
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(f"The memory folder {path} is a file. Name a folder.")
         self._lock: FileLock | None = None
+        if write:
+            self._acquire(wait)
+
+    def _acquire(self, wait: float) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = FileLock(self.path / ".lock")
@@ -71,7 +76,7 @@ class Folder:
             pass
         except OSError as error:
             if not self.path.is_dir():
-                raise UsageError(f"The memory folder {path} cannot be made ({error.strerror or error}). Name another.") from error
+                raise UsageError(f"The memory folder {self.path} cannot be made ({error.strerror or error}). Name another.") from error
 
     @property
     def writable(self) -> bool:
