@@ -16,6 +16,7 @@ from echodraft.core.engine import Engine
 from echodraft.curves import cost_file, load_curve
 from echodraft.decoder import Decoder
 from echodraft.drafters import DEFAULT, drafter_class
+from echodraft.drafters.none import NoDrafter
 from echodraft.errors import UsageError, unknown_name
 from echodraft.memory import Memory
 from echodraft.stores.folder import Identity
@@ -62,38 +63,21 @@ def load(
     check_budget(budget)
     if isinstance(memory, str | Path):
         memory = Memory(memory)
-    made = make_drafter(drafter, drafter_options or {}, memory)
+    make_drafter(drafter, drafter_options or {})  # a wrong name or knob is told before anything is loaded
     if backend == "toy":
         from echodraft.backends.toy import ToyBackend, ToyTokenizer
 
         if model is not None:
             log.warning("The toy backend brings its own model; '%s' is not loaded.", model)
         toy: Any = ToyBackend()
-        decoder = Decoder(Engine(toy, made, make_policy(budget, CPU_CURVE, made)), Text(tokenizer or ToyTokenizer()), "toy")
+        bare = Decoder(Engine(toy, NoDrafter(), Fixed(0)), Text(tokenizer or ToyTokenizer()), "toy")
     else:
-        decoder = _load_transformers(model, made, tokenizer, dtype, device, attn, budget, pack, trust_remote_code)
-    return _remember(decoder, memory)
+        bare = _load_transformers(model, tokenizer, dtype, device, attn, pack, trust_remote_code)
+    return redraft(bare, drafter, drafter_options, budget, memory)
 
 
-def _remember(decoder: Decoder, memory: Memory | None) -> Decoder:
-    """Tell the memory whose it is, and the decoder where it is."""
-    if memory is not None:
-        backend = decoder.engine.backend
-        model = getattr(backend, "model", None)
-        if model is None:
-            identity = Identity(f"{type(backend).__name__} of {backend.vocab_size}", "", decoder.name)
-        else:
-            from echodraft.backends.transformers_identity import identify
-
-            identity = identify(model, decoder.text.tokenizer, decoder.name)
-        memory.bind(identity)
-        decoder.memory = memory
-    return decoder
-
-
-def _load_transformers(
-    model: Any, drafter: Drafter, tokenizer: Any, dtype: str, device: str, attn: str, budget: str | int, pack: bool, trust_remote_code: bool
-) -> Decoder:
+def _load_transformers(model: Any, tokenizer: Any, dtype: str, device: str, attn: str, pack: bool, trust_remote_code: bool) -> Decoder:
+    """A plain decoder of a Hugging Face model."""
     from echodraft.backends.transformers_load import eos_ids, load_model, load_tokenizer
     from echodraft.backends.transformers_support import make_backend
 
@@ -116,7 +100,7 @@ def _load_transformers(
     gguf = str(source).lower().endswith(".gguf")
     text = Text(tokenizer, eos_ids(model, tokenizer, gguf))
     name = str(source or getattr(model, "name_or_path", "") or type(model).__name__)
-    return Decoder(Engine(made, drafter, make_policy(budget, curve_for(name, made), drafter)), text, name)
+    return Decoder(Engine(made, NoDrafter(), Fixed(0)), text, name)
 
 
 def redraft(
@@ -128,24 +112,47 @@ def redraft(
 ) -> Decoder:
     """A decoder with the same model and text but another drafter, as comparisons need it. Nothing is loaded again."""
     check_budget(budget)
-    backend = decoder.engine.backend
-    made = make_drafter(drafter, options or {}, memory)
-    policy = make_policy(budget, curve_for(decoder.name, backend), made)
-    return _remember(Decoder(Engine(backend, made, policy), decoder.text, decoder.name), memory)
+    backend, text, name = decoder.engine.backend, decoder.text, decoder.name
+    made = make_drafter(drafter, options or {}, {"memory": memory, "text": text if text.tokenizer is not None else None})
+    engine = Engine(backend, made, make_policy(budget, curve_for(name, backend), made))
+    return Decoder(engine, text, name, _bound(memory, decoder))
 
 
-def make_drafter(drafter: str | type[Drafter] | Drafter, options: Mapping[str, Any], memory: Memory | None = None) -> Drafter:
+def _bound(memory: Memory | None, decoder: Decoder) -> Memory | None:
+    """The memory, told whose it is."""
+    if memory is not None:
+        backend = decoder.engine.backend
+        model = getattr(backend, "model", None)
+        if model is None:
+            identity = Identity(f"{type(backend).__name__} of {backend.vocab_size}", "", decoder.name)
+        else:
+            from echodraft.backends.transformers_identity import identify
+
+            identity = identify(model, decoder.text.tokenizer, decoder.name)
+        memory.bind(identity)
+    return memory
+
+
+PARTS = ("memory", "text", "draft_model")
+"""What a drafter's class gets from here if its constructor has a parameter of this name: parts, not knobs.
+
+memory       the `Memory` that outlives a request
+text         `core.drafter.Words` of the target
+draft_model  the second model
+"""
+
+
+def make_drafter(drafter: str | type[Drafter] | Drafter, options: Mapping[str, Any], parts: Mapping[str, Any] | None = None) -> Drafter:
     """A drafter by name, path, class or as it is. Raises `UsageError` for a wrong name or knob.
 
-    A class that takes a `memory` gets this one; without one it remembers within its own life only.
+    A class gets those of the `parts` that it takes; what is missing or None it does without: a memory of its own life, no text, no model.
     """
     if isinstance(drafter, Drafter):
         if options:
             raise UsageError("A drafter that is made already takes no options. Pass its class or its name.")
         return drafter
     kind = drafter_class(drafter) if isinstance(drafter, str) else drafter
-    parameters = inspect.signature(kind).parameters
-    knobs = {name: p for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD and name != "memory"}
+    knobs = knobs_of(kind)
     given = {name.replace("-", "_"): value for name, value in options.items()}
     for name, value in given.items():
         if name not in knobs:
@@ -155,14 +162,18 @@ def make_drafter(drafter: str | type[Drafter] | Drafter, options: Mapping[str, A
         if not _suits(value, knobs[name].default):
             usual = type(knobs[name].default).__name__
             raise UsageError(f"Option {name} of {kind.name} is of type {usual} (default {knobs[name].default}), not '{value}'.")
-    if memory is not None and "memory" in parameters:
-        given["memory"] = memory
-    return kind(**given)
+    return kind(**given, **{name: part for name, part in (parts or {}).items() if part is not None and takes(kind, name)})
 
 
-def remembers(drafter: str) -> bool:
-    """Whether a drafter of this name or path keeps a memory from one request to the next. Raises `UsageError`."""
-    return "memory" in inspect.signature(drafter_class(drafter)).parameters
+def knobs_of(kind: type[Drafter]) -> dict[str, inspect.Parameter]:
+    """The options of a drafter's class by name."""
+    parameters = inspect.signature(kind).parameters
+    return {name: p for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD and name not in PARTS}
+
+
+def takes(drafter: str | type[Drafter], part: str) -> bool:
+    """Whether a drafter of this class, name or path takes a part of `PARTS`. Raises `UsageError`."""
+    return part in inspect.signature(drafter_class(drafter) if isinstance(drafter, str) else drafter).parameters
 
 
 def _suits(value: Any, default: Any) -> bool:

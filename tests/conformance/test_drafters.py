@@ -12,7 +12,7 @@ import pytest
 
 from conforming import NEW
 from echodraft.backends.toy import ToyBackend
-from echodraft.build import make_drafter
+from echodraft.build import knobs_of, make_drafter
 from echodraft.core.accept import Stops
 from echodraft.core.budget import Budget, Fixed
 from echodraft.core.draft import ANCHOR
@@ -42,7 +42,7 @@ def repeating() -> ToyBackend:
 
 
 def engine_for(name: str, backend: Any = None, nodes: int = 16, memory: Memory | None = None, **knobs: Any) -> Engine:
-    return Engine(backend or repeating(), make_drafter(name, knobs, memory), Fixed(nodes))
+    return Engine(backend or repeating(), make_drafter(name, knobs, {"memory": memory}), Fixed(nodes))
 
 
 def alone(ids: Sequence[int], n: int = NEW, backend: Any = None) -> list[int]:
@@ -111,7 +111,7 @@ def test_a_prompt_may_be_one_token(name: str, nodes: int) -> None:
 def smallest(name: str) -> dict[str, int]:
     """Every size among the knobs of a drafter, each as small as it may be."""
     sizes: dict[str, int] = {}
-    for parameter in inspect.signature(drafter_class(name)).parameters.values():
+    for parameter in knobs_of(drafter_class(name)).values():
         for size in range(1, parameter.default + 1) if type(parameter.default) is int else ():
             with suppress(UsageError):
                 make_drafter(name, sizes | {parameter.name: size})

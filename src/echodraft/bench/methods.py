@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from echodraft.bench.suites import Item
-from echodraft.build import redraft, remembers
+from echodraft.build import redraft, takes
 from echodraft.decoder import Decoder
 from echodraft.errors import UsageError, unknown_name
 from echodraft.memory import Limits, Memory
@@ -65,7 +65,7 @@ class Drafted:
     ) -> None:
         name, knobs = parse(text)
         own = knobs.pop("budget", budget)
-        lasts = folder is not None and remembers(name)
+        lasts = folder is not None and takes(name, "memory")
         self.carry, self.tenant = carry, tenant
         self.memory = Memory(folder / re.sub(r"[^a-z0-9.=-]+", "-", text.lower()) if folder and lasts else None, limits)
         if self.memory.folder is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from echodraft.build import knobs_of, takes
 from echodraft.drafters import DEFAULT, DRAFTERS, drafter_class
 
 
@@ -13,15 +14,13 @@ def known_drafters() -> list[dict[str, Any]]:
     out = []
     for name in DRAFTERS:
         kind = drafter_class(name)
-        parameters = inspect.signature(kind).parameters
-        knobs = [p for p in parameters.values() if p.name != "memory" and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
         out.append(
             {
                 "name": name,
                 "default": name == DEFAULT,
                 "needs": sorted(need.value for need in kind.needs),
-                "options": {p.name: _plain(p.default) for p in knobs},
-                "remembers": "memory" in parameters,
+                "options": {p.name: _plain(p.default) for p in knobs_of(kind).values()},
+                "remembers": takes(kind, "memory"),
                 "about": (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " "),
             }
         )

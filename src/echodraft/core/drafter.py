@@ -27,6 +27,20 @@ class Context(Protocol):
     def rule(self) -> Rule: ...
 
 
+class Words(Protocol):
+    """The target's text, for drafters that read it."""
+
+    eos: frozenset[int]
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of raw text, with the begin token if the model wants one."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of `ids` without special tokens."""
+        ...
+
+
 class Drafter:
     """Base of all drafters. It may be wrong in any way; the output stays right.
 

@@ -27,7 +27,7 @@ class Engine:
     """Sessions over one backend, one drafter and one budget policy. Sessions come, go and continue between steps."""
 
     def __init__(self, backend: Backend, drafter: Drafter, policy: Policy) -> None:
-        missing = drafter.needs - backend.offers
+        missing = (drafter.needs & {Need.TOP_K, Need.HIDDEN}) - backend.offers  # text and draft models are for `build` to bring
         if missing:
             what = ", ".join(sorted(need.value for need in missing))
             raise Unsupported(f"Drafter '{drafter.name}' needs {what}, which this backend does not offer. See: echodraft ls drafters.")

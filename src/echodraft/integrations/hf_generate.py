@@ -72,7 +72,7 @@ class Loop:
     ) -> None:
         check_budget(budget)
         self.memory = Memory(memory) if isinstance(memory, str | Path) else memory
-        self._drafter = partial(make_drafter, drafter, drafter_options or {}, self.memory)
+        self._drafter = partial(make_drafter, drafter, drafter_options or {}, {"memory": self.memory})
         self._first: Drafter | None = self._drafter()  # at once: a wrong name is said here, not in the middle of a call
         self._budget, self._tenant, self._pack = budget, tenant, pack
         self.streamer, self.tokenizer = streamer, tokenizer
