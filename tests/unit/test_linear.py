@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from echodraft.backends import transformers_linear
-from echodraft.backends.transformers_linear import PackedLinears, _scaled, available, pack, suitable
+from echodraft.backends.transformers_linear import (
+    FEW,
+    SHARE,
+    PackedLinears,
+    _scaled,
+    available,
+    half_available,
+    native_bfloat16,
+    pack,
+    suitable,
+)
 
 pytestmark = pytest.mark.skipif(not available(), reason="this PyTorch has no packed kernels")
 
@@ -38,6 +51,40 @@ def test_packed_values_are_as_near_to_the_exact_ones_as_the_layers_own(
     assert found.dtype == dtype
     assert found.shape == (*shape[:-1], 512)
     assert (found.double() - exact).abs().max() <= max(2 * own, 8 * torch.finfo(dtype).eps * exact.abs().max())
+
+
+@pytest.mark.skipif(not (available() and native_bfloat16() and half_available()), reason="needs bfloat16 instructions and FBGEMM")
+def test_few_rows_and_many_rows_go_through_different_copies_of_a_large_native_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers_linear, "SMALL", 0)
+    model = net(torch.bfloat16)
+    layer, used = model[0], []
+
+    def told(name: str, forward: Any, x: torch.Tensor) -> Any:
+        used.append((name, len(x)))
+        return forward(x)
+
+    for name in ("_fbgemm", "_onednn"):
+        made = getattr(transformers_linear, name)
+        monkeypatch.setattr(transformers_linear, name, lambda *given, made=made, name=name: partial(told, name, made(*given)))
+    packed = pack(model)
+    assert packed is not None
+    x = torch.randn(FEW + 1, 256).bfloat16()
+    with torch.inference_mode(), packed.active():
+        found = [layer(x[:FEW]), layer(x)]
+    assert used == [("_fbgemm", FEW), ("_onednn", FEW + 1)]
+    torch.testing.assert_close(found[0], found[1][:FEW], rtol=0.02, atol=0.02)
+
+
+def test_where_memory_is_short_a_native_layer_has_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers_linear, "SMALL", 0)
+    monkeypatch.setattr(transformers_linear, "native_bfloat16", lambda: True)
+    model, given = net(torch.bfloat16), []
+    monkeypatch.setattr(transformers_linear, "PackedLinears", lambda _, twice: given.append(twice))
+    need = 2 * sum(layer.weight.numel() for layer in suitable(model))
+    for free, twice in ((1e12, True), (1.5 * need, False)):
+        monkeypatch.setattr(transformers_linear, "free_memory", lambda free=free: free / SHARE)
+        pack(model)
+        assert given.pop() is (twice and transformers_linear.half_available()) or not half_available()
 
 
 @pytest.mark.parametrize("magnitude", [1e-30, 1e-6, 1.0, 1e5, 1e30])

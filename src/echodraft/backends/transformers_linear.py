@@ -3,8 +3,9 @@
 PyTorch multiplies a bfloat16 matrix by few rows at a cost that grows with every row where the processor has no bfloat16 instructions
 (AVX2), and repacks a float32 matrix at each call. Two libraries in it do better. FBGEMM keeps weights in float16 and multiplies in float32:
 half the bytes of float32, and four rows cost what one costs. oneDNN's packed kernels, which TorchInductor uses, take what is float32 or
-native. The values are the same up to the order of summation: every weight is exact in the packed form (bfloat16 times a power of two that
-brings the layer into the range of float16, which is checked; else widened to float32), and sums are float32 either way.
+native; where bfloat16 is native, FBGEMM is still quicker for a few rows. The values are the same up to the order of summation: every weight
+is exact in the packed form (bfloat16 times a power of two that brings the layer into the range of float16, which is checked; else widened
+to float32), and sums are float32 either way.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ log = logging.getLogger("echodraft")
 SHARE = 0.7  # of the free memory that packed weights may take
 SMALL = 1 << 21  # weights of a layer whose single rows cost more in operators than in reading
 PART = 1 << 18  # weights that are looked at in one go
+FEW = 4  # rows for which FBGEMM is quicker than oneDNN in native bfloat16
 PACK_ROWS = 8  # the row count for which oneDNN chooses the layout; measured good from 2 to 256
 
 
@@ -33,12 +35,20 @@ def pack(model: nn.Module) -> PackedLinears | None:
     """Packed weights for a CPU model; None where PyTorch has no such kernels, nothing suits, or memory would get short."""
     if not available():
         return None
-    layers = suitable(model)
-    need = sum(layer.weight.numel() * (2 if _native(layer.weight) or _halves(layer.weight) else 4) for layer in layers)
-    if need > SHARE * free_memory():
+    layers, free = suitable(model), SHARE * free_memory()
+    twice = sum(_bytes(layer.weight, True) for layer in layers) <= free
+    need = sum(_bytes(layer.weight, twice) for layer in layers)
+    if need > free:
         log.warning("Weights are not prepacked: that takes %.1f GB more memory than is free. Drafts will cost more.", need / 1e9)
         return None
-    return PackedLinears(layers) if layers else None
+    return PackedLinears(layers, twice) if layers else None
+
+
+def _bytes(weight: Tensor, twice: bool) -> int:
+    """What the copies of a weight take; `twice` where it may have one for few rows and one for many."""
+    halves = 2 * _halves(weight, twice)
+    rest = 2 if _native(weight) else 0 if halves else 4
+    return weight.numel() * (halves + rest)
 
 
 def available() -> bool:
@@ -64,9 +74,9 @@ def _narrow(weight: Tensor) -> bool:
     return weight.dtype in (torch.bfloat16, torch.float16)
 
 
-def _halves(weight: Tensor) -> bool:
-    """Whether a weight is for FBGEMM, if float16 holds it exactly."""
-    return _narrow(weight) and not _native(weight) and half_available()
+def _halves(weight: Tensor, twice: bool) -> bool:
+    """Whether a weight is for FBGEMM, if float16 holds it exactly: beside a native copy only where there is room and it pays."""
+    return _narrow(weight) and half_available() and (not _native(weight) or (twice and weight.numel() >= SMALL))
 
 
 def suitable(model: nn.Module) -> list[nn.Linear]:
@@ -111,17 +121,17 @@ def _scaled(weight: Tensor) -> tuple[Tensor, float] | None:
 class PackedLinears:
     """Packed copies of linear weights, used only inside `active()`: elsewhere the model is as it was.
 
-    Costs the size of the weights once more; twice for bfloat16 where neither FBGEMM nor bfloat16 instructions are there.
+    Costs the size of the weights once more; twice for bfloat16 with both FBGEMM and native bfloat16 (if `twice`), or neither.
     """
 
-    def __init__(self, found: list[nn.Linear]) -> None:
+    def __init__(self, found: list[nn.Linear], twice: bool = True) -> None:
         self._on = False
         self._layers: list[tuple[nn.Linear, Callable[[Tensor], Tensor]]] = []
         workers = torch.get_num_threads()
         with torch.inference_mode(), ThreadPoolExecutor(workers) as pool:
             for i in range(0, len(found), workers):  # FBGEMM packs in one thread: as many layers at a time as there are threads
                 group = found[i : i + workers]
-                self._layers += zip(group, pool.map(_forward, group, [_prepared(module.weight) for module in group]), strict=True)
+                self._layers += zip(group, pool.map(_forward, group, [_prepared(module.weight, twice) for module in group]), strict=True)
         self._marks = [_mark(module.weight) for module in found]
 
     def current(self) -> bool:
@@ -145,9 +155,9 @@ class PackedLinears:
                 del module.forward  # type: ignore[method-assign]
 
 
-def _prepared(weight: Tensor) -> tuple[Tensor, float] | None:
+def _prepared(weight: Tensor, twice: bool) -> tuple[Tensor, float] | None:
     """What FBGEMM packs of a weight; None where another kernel is to serve it."""
-    return _scaled(weight.detach()) if _halves(weight) else None
+    return _scaled(weight.detach()) if _halves(weight, twice) else None
 
 
 def _forward(module: nn.Linear, prepared: tuple[Tensor, float] | None) -> Callable[[Tensor], Tensor]:
@@ -157,6 +167,8 @@ def _forward(module: nn.Linear, prepared: tuple[Tensor, float] | None) -> Callab
         if prepared is not None:
             wide, scale = prepared
             many = _fbgemm(torch.ops.quantized.linear_prepack_fp16(wide, None), scale, bias, weight.dtype)
+            if _native(weight):
+                return _by_rows(many, _onednn(weight, bias))
             # One operator instead of four.
             return _single_rows_plain(module, many) if weight.numel() < SMALL else many
         if _narrow(weight) and not _native(weight):
@@ -169,6 +181,10 @@ def _forward(module: nn.Linear, prepared: tuple[Tensor, float] | None) -> Callab
 def _single_rows_plain(module: nn.Linear, many: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     plain = nn.functional.linear
     return lambda x: plain(x, module.weight, module.bias) if x.numel() == x.shape[-1] else many(x)
+
+
+def _by_rows(few: Callable[[Tensor], Tensor], many: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: few(x) if x.numel() <= FEW * x.shape[-1] else many(x)
 
 
 def _onednn(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
