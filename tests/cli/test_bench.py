@@ -164,3 +164,33 @@ def test_cost_is_measured_and_kept(cli: Cli, folder: Path, apart: Path) -> None:
     wrong = cli("cost", "-m", folder, "--contexts", "20,100000")
     assert wrong.code == 2
     assert "context" in wrong.err
+
+
+def test_a_measurement_tells_counts_depths_phases_sources_and_text(toy: Cli, suite: Path, tmp_path: Path) -> None:
+    with suite.open("a") as file:
+        file.write(json.dumps({"id": "again", "prompt": PROMPTS[1]}) + "\n")
+    assert toy("--out", tmp_path / "run").code == 0
+    rows = [json.loads(line) for line in (tmp_path / "run" / "measurements.jsonl").read_text().splitlines()]
+    assert [row["repeated"] for row in rows if row["method"] == "none"] == [False, False, False, True]
+    for row in rows:
+        assert (row["repeat"], row["finish"], len(row["ids"])) == (0, "length", 60)
+        assert sum(n for _, n in row["sources"]) == len(row["pieces"]) == 60
+        guessed = {name: sum(n for source, n in row["sources"] if source == name) for name in row["by_source"]}
+        assert guessed == row["by_source"]
+        assert sum(row["histogram"].values()) == row["steps"]
+        assert sum(int(n) * steps for n, steps in row["histogram"].items()) == sum(row["kept"]) == row["accepted"]
+        assert all(kept <= reached for kept, reached in zip(row["kept"], row["reached"], strict=False))
+        assert set(row["seconds"]) == {"prefill", "propose", "score", "accept", "commit"}
+        assert row["prefill_seconds"] + row["decode_seconds"] == pytest.approx(sum(row["seconds"].values()))
+        assert row["peak_memory"] > 1 << 20
+    assert {row["prompt_tokens"] for row in rows} == {len(prompt) for prompt in PROMPTS}
+    assert any(row["accepted"] for row in rows)
+
+
+def test_measurements_of_older_runs_are_still_read(tmp_path: Path) -> None:
+    from echodraft.bench.result import read
+
+    old = {"item": "a", "category": "", "method": "none", "ids": [1, 2], "prefill_seconds": 1.0, "decode_seconds": 2.0, "steps": 1}
+    (tmp_path / "old.jsonl").write_text(json.dumps(old) + "\n")
+    found = next(read(tmp_path / "old.jsonl"))
+    assert (found.steps, found.repeat, found.pieces, found.reached) == (1, 0, [], [])

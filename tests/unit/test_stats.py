@@ -51,6 +51,18 @@ def test_every_count_has_its_definition() -> None:
     assert stats.acceptance == 3 / 10
 
 
+def test_depths_count_guesses_that_the_target_was_asked_about() -> None:
+    stats = counted()  # a path of two and its child refused; a leaf at depth one
+    assert dict(stats.reached) == {1: 2, 2: 1, 3: 1}
+    assert dict(stats.kept) == {1: 2, 2: 1}
+    stats.add(step(tree(), 1, (), 5))
+    assert (stats.reached[1], stats.kept[1]) == (3, 2)
+    stats.add(step(tree(), 1, (0,), 5))  # the output ended on the accepted node, whose child nobody asked about
+    assert (stats.reached[1], stats.reached[2], stats.kept[1]) == (4, 1, 3)
+    held = stats.as_dict()
+    assert (held["reached_by_depth"], held["kept_by_depth"]) == ([4, 1, 1], [3, 1])
+
+
 def test_seconds_of_a_shared_forward_are_divided() -> None:
     stats = Stats()
     stats.add(step(Draft.chain([]), 1, (), 0, prefill=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from echodraft.build import redraft, takes
 from echodraft.decoder import Decoder
 from echodraft.errors import UsageError, unknown_name
 from echodraft.memory import Limits, Memory
+from echodraft.metrics.stats import Stats, by_depth
 from echodraft.options import read_options
 
 PEERS = ("hf", "hf-pld", "hf-assisted")
@@ -22,13 +24,13 @@ PEERS = ("hf", "hf-pld", "hf-assisted")
 class Answer:
     """What one method made of one item. Seconds of prefill end with the first token.
 
-    The counts of a peer are zero: it does not report them.
+    details  further fields of a `Measurement`; those that a peer does not report are missing
     """
 
     ids: list[int]
     prefill_seconds: float
     decode_seconds: float
-    counts: dict[str, int] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 class Method(Protocol):
@@ -74,15 +76,34 @@ class Drafted:
 
     def answer(self, item: Item, most: int, warm_up: bool = False) -> Answer:
         tenant = self.WARM_UP if warm_up else self.tenant
-        result = self.decoder.generate(item.ids, max_new_tokens=most, stop=item.stop, tenant=tenant)
+        with self.decoder.stream(item.ids, max_new_tokens=most, stop=item.stop, tenant=tenant) as stream:
+            pieces = list(stream)
+        result = stream.result
         if warm_up or not self.carry:
             self.memory.forget(tenant)
         stats = result.stats
-        counts = {key: getattr(stats, key) for key in ("steps", "drafted", "verified", "accepted")}
-        return Answer(result.ids, stats.prefill_seconds, stats.decode_seconds, counts)
+        details = {
+            "finish": result.finish_reason,
+            "sources": [(source, len(list(run))) for source, run in groupby(piece.source for piece in pieces)],
+            "pieces": [piece.text for piece in pieces] if self.decoder.text.tokenizer is not None else [],
+            **counts(stats),
+        }
+        return Answer(result.ids, stats.prefill_seconds, stats.decode_seconds, details)
 
     def keep(self) -> None:
         self.memory.save()
+
+
+def counts(stats: Stats) -> dict[str, Any]:
+    """Statistics as fields of a `Measurement`."""
+    return {
+        **{key: getattr(stats, key) for key in ("steps", "drafted", "verified", "accepted", "probes")},
+        "histogram": {str(n): stats.histogram[n] for n in sorted(stats.histogram)},
+        "by_source": dict(sorted(stats.by_source.items())),
+        "reached": by_depth(stats.reached),
+        "kept": by_depth(stats.kept),
+        "seconds": {name: getattr(stats, f"{name}_seconds") for name in ("prefill", "propose", "score", "accept", "commit")},
+    }
 
 
 class Peer:
@@ -108,17 +129,21 @@ class Peer:
 
     def answer(self, item: Item, most: int, warm_up: bool = False) -> Answer:
         ids, prefill, decode = self.peer.generate(item.ids, most, item.stop, sorted(self.base.text.eos))
-        return Answer(cut(self.base, item, ids, most), prefill, decode)
+        ids, finish, pieces = cut(self.base, item, ids, most)
+        return Answer(ids, prefill, decode, {"finish": finish, "pieces": pieces})
 
     def keep(self) -> None:
         pass
 
 
-def cut(base: Decoder, item: Item, ids: Sequence[int], most: int) -> list[int]:
-    """`ids` up to the token at which our own engine would have stopped."""
-    transcript = base.text.transcript(item.stop, [])
-    for i, token in enumerate(ids[:most]):
-        transcript.follow(ids[: i + 1], 0)
-        if token in base.text.eos or transcript.stopped:
-            return list(ids[: i + 1])
-    return list(ids[:most])
+def cut(base: Decoder, item: Item, ids: Sequence[int], most: int) -> tuple[list[int], str | None, list[str]]:
+    """`ids` up to the token at which our own engine would have stopped, why it ended there, and the text of each token."""
+    transcript = base.text.transcript(item.stop, item.ids)
+    finish, kept = None, list(ids[:most])
+    for i, token in enumerate(kept):
+        transcript.follow(kept[: i + 1], 0)
+        finish = "eos" if token in base.text.eos else "stop" if transcript.stopped else "length" if i + 1 == most else None
+        if finish is not None:
+            kept = kept[: i + 1]
+            break
+    return kept, finish, transcript.pieces if base.text.tokenizer is not None else []

@@ -6,7 +6,7 @@ import json
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +19,19 @@ BASELINE = "none"
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One item by one method. `steps`, `drafted`, `verified` and `accepted` are zero for peers, which do not report them."""
+    """One item by one method, one JSON line. Peers report no steps: their counts are zero and empty.
+
+    repeat         which round, from 0
+    ids            of the output, the stopping token included
+    prompt_tokens  length of the prompt
+    finish         "eos", "stop", "length"
+    steps … probes and histogram, by_source, reached, kept: as in `metrics.Stats`; the last two by depth from 1, the keys of JSON are text
+    seconds        of the phases: prefill, propose, score, accept, commit
+    sources        who guessed the output tokens, run-length: [drafter or null, how many tokens in a row]
+    pieces         text of each output token; empty without a tokenizer
+    peak_memory    most bytes that the process held so far: resident, or of the GPU where the model lies there
+    repeated       the suite had the same prompt before
+    """
 
     item: str
     category: str
@@ -31,6 +43,19 @@ class Measurement:
     drafted: int = 0
     verified: int = 0
     accepted: int = 0
+    repeat: int = 0
+    prompt_tokens: int = 0
+    finish: str | None = None
+    probes: int = 0
+    histogram: dict[str, int] = field(default_factory=dict)
+    by_source: dict[str, int] = field(default_factory=dict)
+    reached: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    sources: list[tuple[str | None, int]] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    peak_memory: int = 0
+    repeated: bool = False
 
     @property
     def decoded(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from echodraft.core.draft import ANCHOR
 from echodraft.core.step import Step
 
 
@@ -26,6 +27,8 @@ class Stats:
     accepted   draft tokens kept in the output
     by_source  accepted, by the drafter that guessed them
     histogram  steps by how many draft tokens they kept
+    reached    by depth: steps whose accepted path came to depth - 1 and had a child there that was asked about
+    kept       by depth: those of them in which a child was accepted
     prefill_seconds, propose_seconds, score_seconds, accept_seconds, commit_seconds: the first is prefills, the others are steps
     """
 
@@ -39,6 +42,8 @@ class Stats:
     accepted: int = 0
     by_source: Counter[str] = field(default_factory=Counter)
     histogram: Counter[int] = field(default_factory=Counter)
+    reached: Counter[int] = field(default_factory=Counter)
+    kept: Counter[int] = field(default_factory=Counter)
     prefill_seconds: float = 0.0
     propose_seconds: float = 0.0
     score_seconds: float = 0.0
@@ -61,11 +66,22 @@ class Stats:
         self.probes += probes
         self.accepted += kept
         self.histogram[kept] += 1
+        self._count_depths(step)
         self.by_source.update(step.draft.source[node] for node in step.verdict.path)
         self.propose_seconds += step.times.propose / step.batch
         self.score_seconds += step.times.score / step.batch
         self.accept_seconds += step.times.accept / step.batch
         self.commit_seconds += step.times.commit / step.batch
+
+    def _count_depths(self, step: Step) -> None:
+        path = step.verdict.path
+        on_path = range(1, len(path) + 1)
+        self.kept.update(on_path)
+        self.reached.update(on_path)
+        # An output that ended on an accepted node did not ask about what follows it.
+        went_on = len(step.verdict.tokens) > len(path)
+        if went_on and (path[-1] if path else ANCHOR) in step.draft.parent:
+            self.reached[len(path) + 1] += 1
 
     @staticmethod
     def total(parts: Iterable[Stats]) -> Stats:
@@ -130,6 +146,8 @@ class Stats:
             "acceptance": self.acceptance,
             "accepted_by_source": dict(sorted(self.by_source.items())),
             "accepted_histogram": {str(n): self.histogram[n] for n in sorted(self.histogram)},
+            "reached_by_depth": by_depth(self.reached),
+            "kept_by_depth": by_depth(self.kept),
             "seconds": {
                 "total": self.seconds,
                 "prefill": self.prefill_seconds,
@@ -142,3 +160,8 @@ class Stats:
             "draft_share": self.draft_share,
             "tokens_per_second": self.tokens_per_second,
         }
+
+
+def by_depth(counts: Counter[int]) -> list[int]:
+    """Counts of depth 1, 2, … as a list."""
+    return [counts[depth] for depth in range(1, max(counts, default=0) + 1)]
