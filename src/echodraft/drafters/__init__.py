@@ -8,6 +8,7 @@ from echodraft.core.drafter import Drafter
 from echodraft.errors import UsageError, unknown_name
 
 DRAFTERS: dict[str, str] = {
+    "goose": "echodraft.drafters.goose:Goose",
     "none": "echodraft.drafters.none:NoDrafter",
     "prompt-lookup": "echodraft.drafters.prompt_lookup:PromptLookup",
     "recycling": "echodraft.drafters.recycling:Recycling",

@@ -50,6 +50,10 @@ class Recycling(Drafter):
     def open(self, session: Context) -> None:
         self._store[session.id] = self.memory.store(session.tenant, AdjacencyStore, AdjacencyStore)
 
+    def store(self, session: Context) -> AdjacencyStore:
+        """What is known for an open session."""
+        return self._store[session.id]
+
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
         return [self._tree(self._store[s.id], s.tokens[-1], b) for s, b in zip(sessions, budgets, strict=True)]
 

@@ -1,0 +1,84 @@
+"""GOOSE: where the spine goes, where the branches are, and how sure each is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from echodraft.core.accept import Stops
+from echodraft.core.budget import Budget
+from echodraft.core.draft import ANCHOR, Draft
+from echodraft.core.sampling import Sampler
+from echodraft.core.session import Session
+from echodraft.drafters.goose import Goose
+from echodraft.drafters.prompt_lookup import PromptLookup
+from echodraft.drafters.recycling import Recycling
+from echodraft.stores.adjacency import AdjacencyStore
+
+REPEAT = [1, 2, 3, 4, 5, 6, 1, 2, 3]
+WIDE = Budget(64, 64)
+
+
+def drafted(tokens: list[int], known: dict[int, list[int]], budget: Budget = WIDE, drafter: Any = None) -> Draft:
+    """Behind `tokens`, with these recycled successors."""
+    drafter = drafter or Goose()
+    tree = getattr(drafter, "tree", drafter)
+    if not isinstance(drafter, PromptLookup):
+        store = tree.memory.store("", AdjacencyStore, AdjacencyStore)
+        for token, successors in known.items():
+            store.learn([token], np.asarray([successors]))
+    session = Session(0, "", tokens, len(tokens), Sampler(), Stops(), 0)
+    drafter.open(session)
+    (draft,) = drafter.propose([session], [budget])
+    return draft
+
+
+def nodes(draft: Draft) -> dict[tuple[int, ...], tuple[float, str]]:
+    """Probability and source by path."""
+    out: list[tuple[int, ...]] = []
+    for token, parent in zip(draft.token.tolist(), draft.parent.tolist(), strict=True):
+        out.append((*(() if parent == ANCHOR else out[parent]), token))
+    return dict(zip(out, zip(draft.prob.tolist(), draft.source, strict=True), strict=True))
+
+
+def test_the_spine_is_the_copy_and_every_node_of_it_has_branches() -> None:
+    found = nodes(drafted(REPEAT, {3: [9, 8], 4: [7], 5: [50, 6]}))
+    assert {(4,), (4, 5), (4, 5, 6), (9,), (8,), (4, 7), (4, 5, 50)} <= set(found)
+    assert {path: source for path, (_, source) in found.items() if len(path) == 1} == {(4,): "goose", (9,): "recycling", (8,): "recycling"}
+
+
+def test_a_branch_is_recycled_further() -> None:
+    assert {(9,), (9, 10), (9, 10, 11)} <= set(nodes(drafted(REPEAT, {3: [9], 9: [10], 10: [11]})))
+
+
+def test_without_a_copy_the_tree_is_that_of_recycling() -> None:
+    known = {3: [4, 5], 4: [6, 7, 8], 5: [3], 6: [4]}
+    assert nodes(drafted([1, 2, 3], known)) == nodes(drafted([1, 2, 3], known, drafter=Recycling()))
+
+
+def test_without_recycled_successors_the_tree_is_that_of_prompt_lookup() -> None:
+    own, copied = drafted(REPEAT, {}, Budget(9, 9)), drafted(REPEAT, {}, Budget(9, 9), PromptLookup())
+    assert own.token.tolist() == copied.token.tolist()
+    assert own.prob.tolist() == pytest.approx(copied.prob.tolist())
+
+
+@pytest.mark.parametrize(("successors", "rank"), [([4, 8, 9], 0), ([8, 9, 4], 2), ([8, 9, 10], None), ([], None)])
+def test_what_the_two_say_of_a_token_is_one_probability(successors: list[int], rank: int | None) -> None:
+    found = nodes(drafted(REPEAT, {3: successors} if successors else {}))
+    assert found[4,][0] == pytest.approx(Goose.sure(PromptLookup.FOLLOW[2], rank, bool(successors)))
+    assert sum(prob for path, (prob, _) in found.items() if len(path) == 1) <= 1.0 + 1e-9
+
+
+def test_a_copied_token_that_recycling_holds_is_surer_than_one_that_it_does_not() -> None:
+    for prob in (0.1, 0.5, 0.9):
+        first, listed, stranger = (Goose.sure(prob, rank, True) for rank in (0, 3, None))
+        assert 0.0 < stranger < listed < first < 1.0
+
+
+def test_a_sure_copy_makes_the_tree_deep_and_an_unsure_one_makes_it_wide() -> None:
+    known = {token: [60, 61, 62, 63, 64, 65, 66, 67] for token in range(1, 7)}
+    long, short = drafted([1, 2, 3, 4, 5, 6] * 3, known, Budget(12, 12)), drafted([1, 9, 8, 7, 1], known, Budget(12, 12))
+    assert long.depth.max() > short.depth.max()
+    assert np.sum(long.parent == ANCHOR) < np.sum(short.parent == ANCHOR)
