@@ -4,5 +4,6 @@ from __future__ import annotations
 
 STORES: dict[str, str] = {
     "suffix": "echodraft.stores.suffix:SuffixStore",
+    "phrases": "echodraft.stores.phrases:PhrasePool",
     "adjacency": "echodraft.stores.adjacency:AdjacencyStore",
 }
