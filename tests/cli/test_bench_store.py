@@ -28,6 +28,18 @@ def test_the_costs_are_json_and_add_up(cli: Cli) -> None:
     assert found["distinct_tokens"] >= 3000
 
 
+def test_the_phrase_pool_is_measured_before_and_after_a_long_life(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("echodraft.bench.phrases.LATER", 20)
+    found = json.loads(cli("bench-store", "--kind", "phrases", "--tokens", "500", "--json").out)
+    (costs,) = found["results"]
+    assert costs["phrases"] == 500
+    assert 0 < costs["best"] <= costs["best_p99"]
+    assert costs["later_bytes"] == costs["bytes"] > 0
+    table = cli("bench-store", "--kind", "phrases", "--tokens", "500")
+    assert table.code == 0
+    assert any(line.split()[:1] == ["500"] for line in table.out.splitlines())
+
+
 def test_the_text_comes_from_suites(cli: Cli, folder: Path, tmp_path: Path) -> None:
     suites = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     for i, suite in enumerate(suites):
@@ -43,6 +55,7 @@ def test_the_text_comes_from_suites(cli: Cli, folder: Path, tmp_path: Path) -> N
     ("arguments", "told"),
     [
         (["--tokens", "many"], "--tokens is a list of numbers"),
+        (["--kind", "phrase"], "Did you mean 'phrases'"),
         (["--depth", "1"], "from 2 to 255"),
         (["--depth", "300"], "from 2 to 255"),
         (["--suite", "a.jsonl"], "--model"),

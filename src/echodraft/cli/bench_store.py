@@ -13,9 +13,12 @@ from echodraft.cli import console
 if TYPE_CHECKING:
     from echodraft.bench.store import Costs
 
+KINDS = ("suffix", "phrases")
+
 
 def command(
-    tokens: Annotated[str, typer.Option("--tokens", help="Sizes of the store to measure at.")] = "380000,1000000",
+    kind: Annotated[str, typer.Option("--kind", help="Which store: suffix or phrases.")] = "suffix",
+    tokens: Annotated[str, typer.Option("--tokens", help="Sizes of the store to measure at; for phrases, phrases.")] = "380000,1000000",
     depth: Annotated[str, typer.Option("--depth", help="Depths of its trie.")] = "24,64",
     suite: Annotated[
         list[Path] | None, typer.Option("--suite", help="JSON lines with prompt, messages or turns.", show_default=False)
@@ -25,7 +28,8 @@ def command(
 ) -> None:
     """Example: echodraft bench-store --suite api_bank.jsonl --suite gsm8k.jsonl -m path/to/model
 
-    Measure the suffix store, which drafter suffix remembers texts in: microseconds a token and a draft, bytes a token.
+    Measure the suffix store, which drafter suffix remembers texts in: microseconds a token and a draft, bytes a token. Or the phrase pool
+    of drafter ouroboros (--kind phrases).
 
     Without suites the text is made up: ids by Zipf's law, half of its passages repeated. Fewer tokens than --tokens are used again in
     another order.
@@ -33,13 +37,17 @@ def command(
     from dataclasses import asdict
 
     from echodraft.bench.store import measure, synthetic
-    from echodraft.errors import UsageError
+    from echodraft.errors import UsageError, unknown_name
 
     sizes, depths = _numbers("--tokens", tokens, 100, 100_000_000), _numbers("--depth", depth, 2, 255)
     if suite and model is None:
         raise UsageError("Suites are text. Name a model with --model, whose tokenizer reads them.")
+    if kind not in KINDS:
+        raise unknown_name("kind of store", kind, KINDS)
     console.status("Reading the text…")
-    texts = _read(suite, model or "") if suite else synthetic(sizes[-1])
+    texts = _read(suite, model or "") if suite else synthetic(sizes[-1] * (20 if kind == "phrases" else 1))
+    if kind == "phrases":
+        return _phrases(texts, sizes, ", ".join(path.name for path in suite) if suite else "synthetic", as_json)
     results = []
     for size in sizes:
         for deep in depths:
@@ -96,3 +104,33 @@ def _print(results: Sequence[Costs]) -> None:
         cells = (costs.append, costs.append_one, costs.draft, costs.draft_p99, costs.remove, costs.bytes, costs.bytes_kept)
         table.add_row(f"{costs.tokens:,}", str(costs.depth), f"{costs.build_seconds:.2f}", *(f"{cell:.1f}" for cell in cells))
     Console().print(table)
+
+
+def _phrases(texts: Sequence[Any], sizes: Sequence[int], source: str, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from echodraft.bench.phrases import measure_phrases
+
+    results = []
+    for size in sizes:
+
+        def told(what: str, where: str = f"{size:,} phrases") -> None:
+            console.status(f"{where}: {what}…")
+
+        results.append(measure_phrases(texts, size, told))
+    console.status("")
+    if as_json:
+        console.json_object({"text": source, "results": [asdict(costs) for costs in results]})
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for head in ("phrases", "add\nµs", "best\nµs", "p99\nµs", "credit\nµs", "bytes", "later\nadd µs", "later\nbest µs", "later\nbytes"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for c in results:
+        cells = (c.add, c.best, c.best_p99, c.credit, c.bytes, c.later_add, c.later_best, c.later_bytes)
+        table.add_row(f"{c.phrases:,}", *(f"{cell:.1f}" for cell in cells))
+    Console().print(table)
+    console.note("best: the three best phrases of a token, median; later: after 10,000 more requests. Text: " + source + ".")
