@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import torch
 
+from echodraft.backends.toy import ToyBackend
 from echodraft.backends.transformers_sampling import TorchSampler
 from echodraft.build import make_drafter
 from echodraft.core.accept import Stops
 from echodraft.core.budget import MOST_NODES, Fixed
+from echodraft.core.draft_model import DraftModel
 from echodraft.core.engine import Engine
 from echodraft.core.sampling import Rule, Sampler
 from echodraft.drafters import DRAFTERS as REGISTERED
@@ -31,7 +34,19 @@ def sampler(mode: str) -> Sampler:
 
 def drafter(name: str, sequences: list[list[int]]) -> Any:
     """An oracle that knows the `sequences`, or a registered drafter, which knows nothing yet."""
-    return Oracle(name, sequences, K) if name in KINDS else make_drafter(name, {})
+    return Oracle(name, sequences, K) if name in KINDS else make_drafter(name, {}, {"draft_model": draft_model(ToyBackend())})
+
+
+def draft_model(backend: Any, **how: Any) -> DraftModel:
+    """A draft model as `build` makes it."""
+    return DraftModel(backend, drafter=lambda name: make_drafter(name, {}), policy=lambda _: Fixed(4), **how)
+
+
+def twin(backend: Any) -> Any:
+    """The same toy with slots of its own."""
+    found = copy(backend)
+    found._slots, found._last, found.requests = {}, {}, []
+    return found
 
 
 def policy(name: str) -> Fixed:

@@ -11,13 +11,14 @@ from typing import Any
 from echodraft.backends import BACKENDS
 from echodraft.core.backend import Backend, Need
 from echodraft.core.budget import CPU_CURVE, GPU_CURVE, Adaptive, CostCurve, Fixed, Policy
+from echodraft.core.draft_model import DraftModel
 from echodraft.core.drafter import Drafter
 from echodraft.core.engine import Engine
 from echodraft.curves import cost_file, load_curve
 from echodraft.decoder import Decoder
 from echodraft.drafters import DEFAULT, drafter_class
 from echodraft.drafters.none import NoDrafter
-from echodraft.errors import UsageError, unknown_name
+from echodraft.errors import Unsupported, UsageError, unknown_name
 from echodraft.memory import Memory
 from echodraft.stores.folder import Identity
 from echodraft.text.tokenizer import Text
@@ -39,6 +40,8 @@ def load(
     pack: bool = True,
     trust_remote_code: bool = False,
     memory: Memory | str | Path | None = None,
+    draft_model: Any = None,
+    draft_dtype: str = "auto",
 ) -> Decoder:
     """A decoder for a model.
 
@@ -55,6 +58,8 @@ def load(
     trust_remote_code  run Python code that comes with the model
     memory             what drafters remember from one request to the next, by tenant: a `Memory`, or the folder of one, which
                        `decoder.memory.save()` writes; by default it lives as long as the decoder
+    draft_model        a second, smaller model for drafters that need one: given as `model` is, or a `Decoder`
+    draft_dtype        its dtype
 
     Raises `UsageError`, `Unsupported` or `EchodraftError`, each with what to do.
     """
@@ -73,7 +78,20 @@ def load(
         bare = Decoder(Engine(toy, NoDrafter(), Fixed(0)), Text(tokenizer or ToyTokenizer()), "toy")
     else:
         bare = _load_transformers(model, tokenizer, dtype, device, attn, pack, trust_remote_code)
+    if draft_model is not None:
+        bare.draft = _load_draft(bare, draft_model, draft_dtype, device, attn, pack, trust_remote_code)
     return redraft(bare, drafter, drafter_options, budget, memory)
+
+
+def _load_draft(target: Decoder, model: Any, dtype: str, device: str, attn: str, pack: bool, trust_remote_code: bool) -> Decoder:
+    """A plain decoder of the draft model, where the target is."""
+    if isinstance(model, Decoder):
+        return model
+    if getattr(target.engine.backend, "model", None) is None:
+        return load(None if model == "toy" else model, backend="toy", drafter="none", budget=0)
+    if not isinstance(model, str | Path):
+        return _load_transformers(model, None, dtype, "auto", attn, pack, trust_remote_code)
+    return _load_transformers(model, None, dtype, device, attn, pack, trust_remote_code)
 
 
 def _load_transformers(model: Any, tokenizer: Any, dtype: str, device: str, attn: str, pack: bool, trust_remote_code: bool) -> Decoder:
@@ -112,10 +130,30 @@ def redraft(
 ) -> Decoder:
     """A decoder with the same model and text but another drafter, as comparisons need it. Nothing is loaded again."""
     check_budget(budget)
-    backend, text, name = decoder.engine.backend, decoder.text, decoder.name
-    made = make_drafter(drafter, options or {}, {"memory": memory, "text": text if text.tokenizer is not None else None})
+    backend, text, name, draft = decoder.engine.backend, decoder.text, decoder.name, decoder.draft
+    parts = {"memory": memory, "text": _words(text), "draft_model": None if draft is None else draft_part(decoder, draft)}
+    made = make_drafter(drafter, options or {}, parts)
+    if Need.MODEL in made.needs and draft is None and not isinstance(drafter, Drafter):
+        raise Unsupported(f"Drafter '{made.name}' needs a draft model. Name one with --draft-model (draft_model= in Python).")
     engine = Engine(backend, made, make_policy(budget, curve_for(name, backend), made))
-    return Decoder(engine, text, name, _bound(memory, decoder))
+    return Decoder(engine, text, name, _bound(memory, decoder), draft)
+
+
+def _words(text: Text) -> Text | None:
+    return text if text.tokenizer is not None else None
+
+
+def draft_part(target: Decoder, draft: Decoder) -> DraftModel:
+    """The draft model as drafters get it."""
+    backend, curve = draft.engine.backend, curve_for(draft.name, draft.engine.backend)
+    return DraftModel(
+        backend,
+        draft.text.eos,
+        curve=curve,
+        drafter=lambda name: make_drafter(name, {}, {"text": _words(draft.text)}),
+        policy=lambda drafter: make_policy("auto", curve, drafter),
+        name=draft.name,
+    )
 
 
 def _bound(memory: Memory | None, decoder: Decoder) -> Memory | None:
@@ -138,7 +176,7 @@ PARTS = ("memory", "text", "draft_model")
 
 memory       the `Memory` that outlives a request
 text         `core.drafter.Words` of the target
-draft_model  the second model
+draft_model  the second model: a `core.draft_model.DraftModel`, which `core.draft_model.DraftEngine` drives
 """
 
 

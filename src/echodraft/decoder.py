@@ -144,10 +144,13 @@ class Decoder:
     text    the tokenizer; without one, prompts are ids and answers have no text
     name    what the model was loaded from
     memory  what its drafter remembers between requests, where one was given: `decoder.memory.save()` writes it to its folder
+    draft   the draft model with its text, for drafters that use one
     """
 
-    def __init__(self, engine: Engine, text: Text | None = None, name: str = "", memory: Memory | None = None) -> None:
-        self.engine, self.text, self.name, self.memory = engine, text or Text(), name, memory
+    def __init__(
+        self, engine: Engine, text: Text | None = None, name: str = "", memory: Memory | None = None, draft: Decoder | None = None
+    ) -> None:
+        self.engine, self.text, self.name, self.memory, self.draft = engine, text or Text(), name, memory, draft
 
     def generate(
         self,

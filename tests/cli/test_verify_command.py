@@ -52,7 +52,7 @@ def mine(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_registered_drafter_is_verified_in_both_modes(cli: Cli) -> None:
-    done = cli("verify", "--backend", "toy", "one two one two one", "-n", "250", "--json")
+    done = cli("verify", "--backend", "toy", "--draft-model", "toy", "one two one two one", "-n", "250", "--json")
     assert done.code == 0, done.err
     found = json.loads(done.out)
     names = [name for name in DRAFTERS if name != "none"]

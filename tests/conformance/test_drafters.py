@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conforming import NEW
+from conforming import NEW, draft_model, twin
 from echodraft.backends.toy import ToyBackend
 from echodraft.build import knobs_of, make_drafter
 from echodraft.core.accept import Stops
@@ -42,7 +42,9 @@ def repeating() -> ToyBackend:
 
 
 def engine_for(name: str, backend: Any = None, nodes: int = 16, memory: Memory | None = None, **knobs: Any) -> Engine:
-    return Engine(backend or repeating(), make_drafter(name, knobs, {"memory": memory}), Fixed(nodes))
+    backend = backend or repeating()
+    parts = {"memory": memory, "draft_model": draft_model(twin(backend))}
+    return Engine(backend, make_drafter(name, knobs, parts), Fixed(nodes))
 
 
 def alone(ids: Sequence[int], n: int = NEW, backend: Any = None) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from echodraft.core.backend import Need, Request, Shape
-from echodraft.core.sampling import Rule, gumbel, pick
+from echodraft.core.sampling import Rule, best, gumbel, pick
 from echodraft.errors import NAN, EchodraftError
 
 WIDTH = 16
@@ -42,6 +42,9 @@ class ArrayScores:
 
     def draw(self, i: int, rule: Rule, position: int) -> int:
         return self.pick(self.row(i), rule, position)
+
+    def best(self, i: int, rule: Rule, position: int, k: int) -> tuple[list[int], list[float]]:
+        return best(self.row(i), rule, position, k)
 
     def hidden(self) -> NDArray[np.float16]:
         return self.states

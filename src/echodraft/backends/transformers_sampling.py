@@ -72,18 +72,42 @@ class TorchScores:
     def pick(self, values: Any, rule: Rule, position: int) -> int:
         if rule.greedy:
             return int(values.argmax())
-        x = warpers(rule)(None, values[None])[0]  # type: ignore[arg-type]
+        x = warped(values, rule)
         ids = (x > -torch.inf).nonzero()[:, 0]
         return int(ids[(x[ids].double() + gumbel(rule.key(position), ids)).argmax()])
 
     def draw(self, i: int, rule: Rule, position: int) -> int:
         return self.pick(self.row(i), rule, position)
 
+    def best(self, i: int, rule: Rule, position: int, k: int) -> tuple[list[int], list[float]]:
+        compared = self.row(i)
+        if not rule.greedy:
+            x = warped(compared, rule)
+            kept = (x > -torch.inf).nonzero()[:, 0]
+            compared = torch.full_like(x, -torch.inf, dtype=torch.float64)
+            compared[kept] = rule.temperature * (x[kept].double() + gumbel(rule.key(position), kept))
+        value, first = compared.max(dim=-1)
+        sure = (compared - value).exp()
+        total = sure.sum()
+        sure[first] = 2.0  # the chosen one leads, whatever order `topk` gives to equals
+        values, ids = sure.topk(min(k, len(sure)))
+        # One transfer; ids up to 2^53 are exact in float64.
+        host_ids, host = torch.stack([ids.double(), (values / total).double()]).tolist()
+        host[0] /= 2.0
+        keep = sum(p > 0.0 for p in host)
+        return [int(token) for token in host_ids[:keep]], host[:keep]
+
     def hidden(self) -> NDArray[np.float16]:
         if self.forward.hidden is None:
             raise RuntimeError("hidden states were not asked for")
         states: NDArray[np.float16] = self.forward.hidden[self.row_of, : self.end].to(torch.float16).cpu().numpy()
         return states
+
+
+def warped(values: Tensor, rule: Rule) -> Tensor:
+    """A row [vocab] with temperature applied; tokens that the rule excludes are -inf."""
+    out: Tensor = warpers(rule)(None, values[None])[0]  # type: ignore[arg-type]
+    return out
 
 
 def warpers(rule: Rule) -> LogitsProcessorList:

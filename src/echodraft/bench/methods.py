@@ -113,7 +113,7 @@ class Peer:
     Stops are the item's own; what a peer emits beyond the stopping token is cut off and not counted.
     """
 
-    def __init__(self, base: Decoder, text: str, draft_model: str | None) -> None:
+    def __init__(self, base: Decoder, text: str) -> None:
         name, knobs = parse(text)
         if name not in PEERS:
             raise unknown_name("peer", name, PEERS)
@@ -122,10 +122,11 @@ class Peer:
         model = getattr(base.engine.backend, "model", None)
         if model is None:
             raise UsageError("Peers need a Hugging Face model. Leave out --peers for the toy backend.")
-        if name == "hf-assisted" and draft_model is None:
+        assistant = None if base.draft is None else base.draft.engine.backend.model  # type: ignore[attr-defined]
+        if name == "hf-assisted" and assistant is None:
             raise UsageError("hf-assisted needs a draft model. Name one with --draft-model.")
         packed = base.engine.backend.packed if knobs.pop("packed", False) else None  # type: ignore[attr-defined]
-        self.base, self.peer = base, HuggingFace(model, base.text.tokenizer, packed, name, knobs, draft_model)
+        self.base, self.peer = base, HuggingFace(model, base.text.tokenizer, packed, name, knobs, assistant)
 
     def answer(self, item: Item, most: int, warm_up: bool = False) -> Answer:
         ids, prefill, decode = self.peer.generate(item.ids, most, item.stop, sorted(self.base.text.eos))

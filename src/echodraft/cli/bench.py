@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.inputs import MemoryLimit, read_budget, read_limits
+from echodraft.cli.inputs import DraftModel, MemoryLimit, read_budget, read_limits
 from echodraft.cli.progress import Bar
 
 MEMORY = "Folder of what drafters remember from request to request. Default: in --out."
@@ -19,7 +19,7 @@ def command(
     suite: Annotated[Path | None, typer.Option("--suite", help="JSON lines with prompt, messages or turns.", show_default=False)] = None,
     drafters: Annotated[str, typer.Option("--drafters", help="Comma-separated; name:key=value sets a knob.")] = "prompt-lookup",
     peers: Annotated[str, typer.Option("--peers", help="Hugging Face's own: hf, hf-pld[:tokens=10:ngram=2], hf-assisted.")] = "",
-    draft_model: Annotated[str | None, typer.Option("--draft-model", help="Assistant of hf-assisted.", show_default=False)] = None,
+    draft_model: DraftModel = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="The first N requests.", show_default=False)] = None,
     category: Annotated[str | None, typer.Option("--category", help="Only requests of this category.", show_default=False)] = None,
     budget: Annotated[str, typer.Option("--budget", metavar="auto|N", help="Draft where it pays, or N nodes each step.")] = "auto",
@@ -53,7 +53,7 @@ def command(
     names = list(dict.fromkeys([BASELINE, *filter(None, drafters.split(","))]))
     others = [name for name in peers.split(",") if name]
     console.status("Loading the model…")
-    base = load(model, backend=backend, dtype=dtype, device=device, drafter="none")
+    base = load(model, backend=backend, dtype=dtype, device=device, drafter="none", draft_model=draft_model)
     console.status("")
     items = load_suite(suite, base.text, limit, category)
     lasting = memory or (out / "memory" if out is not None else None)
@@ -61,7 +61,7 @@ def command(
     methods: dict[str, Method] = {
         name: Drafted(base, name, read_budget(budget), None if no_memory else lasting, not no_memory, limits, tenant) for name in names
     }
-    methods |= {name: Peer(base, name, draft_model) for name in others}
+    methods |= {name: Peer(base, name) for name in others}
     settings = {
         "model": Path(base.name).name,
         "dtype": str(getattr(getattr(base.engine.backend, "model", None), "dtype", "float64")),
@@ -72,6 +72,7 @@ def command(
         "budget": budget,
         "memory": not no_memory,
         "drafters": names,
+        "draft_model": draft_model and Path(draft_model).name,
         "peers": others,
     }
     record = Run(out, manifest(settings), resume)

@@ -16,6 +16,10 @@ LIMITS = "What the memory may hold; repeatable. Default: tokens=1000000 a tenant
 MemoryLimit = Annotated[list[str] | None, typer.Option("--memory-limit", metavar="tokens|bytes|days=N", help=LIMITS, show_default=False)]
 """The option --memory-limit, for `read_limits`."""
 
+DRAFT = "A smaller model for drafters that need one: folder, .gguf file or hub name."
+DraftModel = Annotated[str | None, typer.Option("--draft-model", metavar="MODEL", help=DRAFT, show_default=False)]
+"""The option --draft-model."""
+
 
 def read_prompt(given: str | None, raw: bool) -> str:
     """The prompt: as typed, or stdin for "-" and for a pipe. Raises `UsageError` where it is missing or empty."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.inputs import read_budget
+from echodraft.cli.inputs import DraftModel, read_budget
 from echodraft.cli.progress import Bar
 
 MODES = ("greedy", "sampled")
@@ -45,6 +45,7 @@ def command(
     drafters: Annotated[
         str, typer.Option("--drafters", help="Comma-separated; name:key=value sets a knob. Default: all.", show_default=False)
     ] = "",
+    draft_model: DraftModel = None,
     suite: Annotated[Path | None, typer.Option("--suite", help="JSON lines with prompt, messages or turns.", show_default=False)] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="The first N requests of the suite.", show_default=False)] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Complete the prompts as they are, without the chat template.")] = False,
@@ -96,7 +97,7 @@ def command(
         raise UsageError("Prompts come from --suite or from the command line, not from both.")
     console.status("Loading the model…")
     try:
-        plain = load(model, backend=backend, dtype=dtype, device=device, drafter="none", budget=0)
+        plain = load(model, backend=backend, dtype=dtype, device=device, drafter="none", budget=0, draft_model=draft_model)
     finally:
         console.status("")
     items = _items(plain, prompt or [], raw, suite, limit)
@@ -158,7 +159,7 @@ def _engines(plain: Any, drafters: str, nodes: str | int) -> dict[str, Any]:
 def _generate(plain: Any, most: int) -> Any:
     from echodraft.bench.methods import Peer
 
-    peer = Peer(plain, "hf", None)
+    peer = Peer(plain, "hf")
     return lambda item: peer.answer(item, most).ids
 
 

@@ -20,6 +20,7 @@ class Draft:
     prob[i]    float64 the drafter's estimate that node i will be accepted: a path probability in [0, 1]
     source[i]  str     who guessed it
     probe[i]   bool    a node that is there to learn from (a lookahead window); accepted like any other
+    cost       float   what making the draft took, in plain steps of the target: the forwards of a draft model
 
     Siblings have different tokens. The likeliest path should come first: its rows are then in place already when accepted.
     """
@@ -29,6 +30,7 @@ class Draft:
     prob: NDArray[np.float64]
     source: tuple[str, ...]
     probe: NDArray[np.bool_]
+    cost: float = 0.0
 
     def __len__(self) -> int:
         return len(self.token)
@@ -63,6 +65,7 @@ class Draft:
             self.prob[keep],
             tuple(self.source[i] for i in nodes),
             self.probe[keep],
+            self.cost,
         )
 
     @staticmethod

@@ -21,6 +21,8 @@ from echodraft.core.step import Step, Times
 from echodraft.errors import Unsupported, UsageError
 
 TOP_K = 8
+AT_ONCE = 8
+"""Pending tokens of a session that follows another one, which go with its draft in one forward."""
 
 
 class Engine:
@@ -77,6 +79,22 @@ class Engine:
         session.finish = None if session.room else "length"
         self.drafter.rewind(session, length)
 
+    def follow(self, session: Session, tokens: Sequence[int], stops: Stops) -> None:
+        """Make `tokens` the text of the session, as a draft model's session follows the target's. It goes on from there.
+
+        What both texts begin with stays cached; the rest is fed by the next step, together with its draft where it is short.
+        """
+        held = session.tokens
+        same = next((i for i, (a, b) in enumerate(zip(held, tokens, strict=False)) if a != b), min(len(held), len(tokens)))
+        # The last token is the anchor, which is fed again.
+        session.cached = self.backend.rewind(session.slot, min(session.cached, same, len(tokens) - 1))
+        if same < len(held):
+            del held[same:]
+            session.prompt_length = same
+            self.drafter.rewind(session, same)
+        held.extend(tokens[same:])
+        session.prompt_length, session.stops, session.finish, session.at_once = len(held), stops, None, AT_ONCE
+
     def close(self, session: Session) -> None:
         """End a session and free its slot; closing twice is harmless."""
         if self.sessions.pop(session.id, None) is not None:
@@ -86,8 +104,8 @@ class Engine:
     def step(self, sessions: Iterable[Session] | None = None) -> list[Step]:
         """One forward over all unfinished sessions (or the named ones): one step each. New context is read first, session by session."""
         live = [s for s in (self.sessions.values() if sessions is None else sessions) if s.finish is None]
-        fresh = [s for s in live if len(s.pending) > 1]
-        ready = [s for s in live if len(s.pending) == 1]
+        fresh = [s for s in live if len(s.pending) > s.at_once]
+        ready = [s for s in live if len(s.pending) <= s.at_once]
         steps = [self._read(session) for session in fresh]
         if ready:
             steps += self._decode(ready)

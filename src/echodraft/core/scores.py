@@ -38,6 +38,14 @@ class Scores(Protocol):
         """`pick` of row i unprocessed; a backend may compute all rows at once."""
         ...
 
+    def best(self, i: int, rule: Rule, position: int, k: int) -> tuple[list[int], list[float]]:
+        """The token that `rule` chooses from row i, the next best k - 1 behind it, and how sure the row is of each.
+
+        Sureness is the softmax of what the rule compares: logits, with temperature times the noise where it samples. Tokens that the rule
+        excludes are not among them.
+        """
+        ...
+
     def hidden(self) -> NDArray[np.float16]:
         """Final-norm hidden states of the fed context, anchor included, then of every node. Shape [fed + n, width]."""
         ...

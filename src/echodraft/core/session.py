@@ -13,6 +13,8 @@ class Session:
     """One sequence: `tokens` is prompt and output; the first `cached` of them are in the backend's slot, the rest is pending.
 
     The last pending token is the anchor. A finished session has `finish` set and may be continued with `Engine.extend`.
+
+    at_once  up to this many pending tokens go with a draft in one forward; more are read as context first
     """
 
     id: int
@@ -24,6 +26,7 @@ class Session:
     slot: int
     cached: int = 0
     finish: str | None = None
+    at_once: int = 1
 
     @property
     def pending(self) -> list[int]:

@@ -13,6 +13,7 @@ DRAFTERS: dict[str, str] = {
     "prompt-lookup": "echodraft.drafters.prompt_lookup:PromptLookup",
     "recycling": "echodraft.drafters.recycling:Recycling",
     "sam": "echodraft.drafters.sam:Sam",
+    "speculative": "echodraft.drafters.speculative:Speculative",
     "suffix": "echodraft.drafters.suffix:Suffix",
 }
 DEFAULT = "prompt-lookup"

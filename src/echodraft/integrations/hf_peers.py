@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from echodraft.backends.transformers_load import load_model, quiet
+from echodraft.backends.transformers_load import quiet
 from echodraft.errors import UsageError
 
 
@@ -36,7 +36,7 @@ class HuggingFace:
     knobs   hf-pld: tokens (10), ngram (2)
     """
 
-    def __init__(self, model: Any, tokenizer: Any, packed: Any, name: str, knobs: dict[str, Any], draft_model: str | None) -> None:
+    def __init__(self, model: Any, tokenizer: Any, packed: Any, name: str, knobs: dict[str, Any], assistant: Any) -> None:
         self.model, self.tokenizer, self.packed = model, tokenizer, packed
         self.options: dict[str, Any] = {}
         if name == "hf-pld":
@@ -44,8 +44,8 @@ class HuggingFace:
                 "prompt_lookup_num_tokens": int(knobs.pop("tokens", 10)),
                 "max_matching_ngram_size": int(knobs.pop("ngram", 2)),
             }
-        elif name == "hf-assisted" and draft_model is not None:
-            self.options = {"assistant_model": load_model(draft_model, str(model.dtype), model.device.type, "sdpa")}
+        elif name == "hf-assisted":
+            self.options = {"assistant_model": assistant}
         if knobs:
             raise UsageError(f"Peer '{name}' has no knob '{next(iter(knobs))}'. hf-pld has tokens and ngram; all have packed.")
 

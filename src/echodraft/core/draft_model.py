@@ -1,0 +1,189 @@
+"""A second model inside a drafter: its engine, whose sessions follow those of the target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from echodraft.core.accept import Stops
+from echodraft.core.backend import Backend
+from echodraft.core.budget import CPU_CURVE, CostCurve, Policy
+from echodraft.core.drafter import Context, Drafter
+from echodraft.core.engine import Engine
+from echodraft.core.sampling import Sampler
+from echodraft.core.scores import Scores
+from echodraft.core.session import Session
+from echodraft.core.step import Step
+
+
+class Reading(Protocol):
+    """The draft model's view of one session of the target, whose tokens it may write with other ids."""
+
+    shift: int
+    """How many positions of the target's text lie behind the draft model's."""
+
+    def read(self, tokens: Sequence[int]) -> list[int]:
+        """The target's `tokens` in the draft model's ids."""
+        ...
+
+
+@dataclass(slots=True)
+class SameIds:
+    """A draft model with the target's ids; those beyond its vocabulary it does not see."""
+
+    vocab_size: int
+    shift: int = 0
+
+    def read(self, tokens: Sequence[int]) -> list[int]:
+        known = [token for token in tokens if token < self.vocab_size]
+        self.shift = len(tokens) - len(known)
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class DraftModel:
+    """What `build` hands to a drafter whose constructor has a parameter `draft_model`.
+
+    backend  the second model, ready to score
+    eos      ids, the draft model's own, behind which nothing is drafted
+    cost     its forward of one row, in forwards of one row of the target
+    curve    what more rows cost it, relative to one
+    drafter  makes a drafter for the draft model by name: cascades are composition
+    policy   makes the budget for such a drafter
+    name     what it was loaded from
+    """
+
+    backend: Backend
+    eos: frozenset[int] = frozenset()
+    cost: float = 0.25
+    curve: CostCurve = CPU_CURVE
+    drafter: Callable[[str], Drafter] | None = None
+    policy: Callable[[Drafter], Policy] | None = None
+    name: str = ""
+
+    def price(self, rows: int, context: int) -> float:
+        """A forward of `rows` rows, in plain steps of the target."""
+        return self.cost * float(self.curve.table(rows, context)[rows]) if rows > 1 else self.cost
+
+
+@dataclass(slots=True)
+class Surely(Sampler):
+    """The draft model's sampler: the target's rule with the target's noise. It notes how sure it is of what it chose.
+
+    k       how many candidates are noted, the chosen one first
+    shift   added to a position: the target's text may be longer
+    claims  ids and probabilities of the candidates, one entry a token that was chosen
+    """
+
+    k: int = 1
+    shift: int = 0
+    claims: list[tuple[list[int], list[float]]] = field(default_factory=list)
+
+    def choose(self, scores: Scores, row: int, prefix: Sequence[int]) -> int:
+        claim = scores.best(row, self.rule, len(prefix) + self.shift, self.k)
+        self.claims.append(claim)
+        return claim[0][0]
+
+
+@dataclass(slots=True)
+class Guess:
+    """What the draft model says behind a text.
+
+    claims  for each token its candidates (ids, probabilities given the tokens before), the chosen one first
+    cost    this session's share of the forwards, in plain steps of the target
+    steps   the draft model's own steps
+    """
+
+    claims: list[tuple[list[int], list[float]]] = field(default_factory=list)
+    cost: float = 0.0
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> list[int]:
+        return [ids[0] for ids, _ in self.claims]
+
+    @property
+    def probs(self) -> list[float]:
+        """Of each token given those before."""
+        return [probs[0] for _, probs in self.claims]
+
+
+class DraftEngine:
+    """A second engine inside a drafter. Its sessions follow the target's: what was accepted stays cached, the rest is forgotten.
+
+    Every forward serves all sessions that still want tokens. The first one of a call also takes in what the target said since the last
+    (after full acceptance: the last guess and the bonus token). A session that is longer than the draft model's context is not served.
+
+    model    the draft model
+    drafter  drafts for the draft model (a cascade): its guesses are accepted by the draft model as the target accepts ours
+    policy   of that drafter's drafts
+    k        candidates that are noted for every token
+    reading  what the draft model reads for a session of the target
+    """
+
+    def __init__(
+        self, model: DraftModel, drafter: Drafter, policy: Policy, k: int = 1, reading: Callable[[], Reading] | None = None
+    ) -> None:
+        self.model, self.k = model, k
+        self.engine = Engine(model.backend, drafter, policy)
+        self._reading = reading or (lambda: SameIds(model.backend.vocab_size))
+        self._sessions: dict[int, Session] = {}
+        self._readings: dict[int, Reading] = {}
+
+    def guess(self, sessions: Sequence[Context], most: Sequence[int], enough: Callable[[int, Guess], bool]) -> list[Guess]:
+        """What the draft model says behind every session, at most `most[i]` tokens of session i, fewer near the end of its context.
+
+        `enough(i, guess)` is asked after every forward that gave session i tokens: True ends its guess. A guess also ends behind an end
+        token, which it holds.
+        """
+        guesses = [Guess() for _ in sessions]
+        live: dict[int, tuple[int, Session]] = {}  # by the id of the draft model's session
+        for i, (session, n) in enumerate(zip(sessions, most, strict=True)):
+            inner = self._follow(session, n)
+            if inner is not None:
+                live[inner.id] = i, inner
+        while live:
+            steps = self.engine.step([inner for _, inner in live.values()])
+            context = max(len(inner.tokens) for _, inner in live.values())
+            for step in steps:
+                i, inner = live[step.session.id]
+                guess = guesses[i]
+                assert isinstance(inner.sampler, Surely)
+                guess.claims += inner.sampler.claims
+                inner.sampler.claims.clear()
+                guess.steps.append(step)
+                # The context that a session begins with is no cost of drafting; it is read once.
+                rows = 1 if step.prefill else step.batch * (step.fed + len(step.draft))
+                guess.cost += self.model.price(rows, context) / step.batch
+                if inner.finish is not None or enough(i, guess):
+                    del live[inner.id]
+        return guesses
+
+    def _follow(self, session: Context, most: int) -> Session | None:
+        """The draft model's session, brought to where the target's is; None where there is no room for a guess."""
+        reading = self._readings.get(session.id)
+        if reading is None:
+            reading = self._readings[session.id] = self._reading()
+        tokens = reading.read(session.tokens)
+        context = self.model.backend.context
+        room = most if context is None else min(most, context - len(tokens))
+        if room < 1 or not tokens:
+            return None
+        stops = Stops(self.model.eos, max_length=len(tokens) + room)
+        inner = self._sessions.get(session.id)
+        if inner is None:
+            inner = self._sessions[session.id] = self.engine.open(tokens, Surely(session.rule, k=self.k), stops, session.tenant)
+        else:
+            self.engine.follow(inner, tokens, stops)
+        assert isinstance(inner.sampler, Surely)
+        inner.sampler.shift = reading.shift
+        inner.sampler.claims.clear()
+        return inner
+
+    def close(self, session: Context) -> None:
+        """Forget a session of the target."""
+        self._readings.pop(session.id, None)
+        inner = self._sessions.pop(session.id, None)
+        if inner is not None:
+            self.engine.close(inner)
