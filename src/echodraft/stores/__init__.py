@@ -6,4 +6,5 @@ STORES: dict[str, str] = {
     "suffix": "echodraft.stores.suffix:SuffixStore",
     "phrases": "echodraft.stores.phrases:PhrasePool",
     "adjacency": "echodraft.stores.adjacency:AdjacencyStore",
+    "hidden": "echodraft.stores.hidden:HiddenStore",
 }

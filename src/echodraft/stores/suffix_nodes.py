@@ -9,14 +9,13 @@ Text lies in chunks of `CHUNK` tokens that are linked both ways, so that sequenc
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from echodraft.stores.compiled import compiler
 
 ROOT = 0
 COUNT, PARENT, REF, FIRST, NEXT, PREV = range(6)
@@ -61,34 +60,8 @@ class Tree(NamedTuple):
     meta: Longs
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-SETTINGS: Any = numba.config
-
-
-def _folder() -> Path:
-    """Where compiled code is kept: a folder for this state of all three files.
-
-    Numba sees that a function's own file has changed, but not that a file has whose functions were compiled into it.
-    """
-    here = Path(__file__).parent
-    state = sha256(b"".join((here / f"suffix_{part}.py").read_bytes() for part in ("nodes", "tree", "query"))).hexdigest()
-    return Path(SETTINGS.CACHE_DIR or here / "__pycache__") / f"suffix-{state[:16]}"
-
-
-FOLDER = _folder()
-
-
-def compiled(function: F) -> F:
-    """`function` as machine code that is kept between processes where a folder can be written, and compiled each time elsewhere."""
-    usual, SETTINGS.CACHE_DIR = SETTINGS.CACHE_DIR, str(FOLDER)
-    try:
-        return cast("F", numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # no folder to keep it in
-        return cast("F", numba.njit(nogil=True)(function))
-    finally:
-        SETTINGS.CACHE_DIR = usual
+HERE = Path(__file__).parent
+compiled = compiler("suffix", *(HERE / f"suffix_{part}.py" for part in ("nodes", "tree", "query")))
 
 
 @compiled
