@@ -22,6 +22,9 @@ from echodraft.text.transcript import Transcript
 Prompt = str | Sequence[int] | Messages
 """Raw text to complete, its ids, or a chat."""
 
+Watcher = Callable[[Step], None]
+"""Told of every step, such as a trace."""
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -61,8 +64,8 @@ class Piece:
 class Answer:
     """One session while it runs: its text, statistics and sources. Counts only steps that are complete."""
 
-    def __init__(self, session: Session, transcript: Transcript, seed: int | None) -> None:
-        self.session, self.transcript, self.seed = session, transcript, seed
+    def __init__(self, session: Session, transcript: Transcript, seed: int | None, watchers: Sequence[Watcher] = ()) -> None:
+        self.session, self.transcript, self.seed, self.watchers = session, transcript, seed, watchers
         self.stats = Stats()
         self.sources: list[str | None] = []
         self._told = 0
@@ -73,6 +76,8 @@ class Answer:
         path = [step.draft.source[node] for node in step.verdict.path]
         self.sources += [*path, *[None] * (len(step.verdict.tokens) - len(path))]
         self.transcript.follow(self.session.tokens, self.session.prompt_length)
+        for watch in self.watchers:
+            watch(step)
 
     def pieces(self) -> Iterator[Piece]:
         """What can be shown by now and was not."""
@@ -140,17 +145,19 @@ class Stream:
 class Decoder:
     """A model ready to answer; `echodraft.load` makes one.
 
-    engine  the loop with its backend, drafter and budget
-    text    the tokenizer; without one, prompts are ids and answers have no text
-    name    what the model was loaded from
-    memory  what its drafter remembers between requests, where one was given: `decoder.memory.save()` writes it to its folder
-    draft   the draft model with its text, for drafters that use one
+    engine    the loop with its backend, drafter and budget
+    text      the tokenizer; without one, prompts are ids and answers have no text
+    name      what the model was loaded from
+    memory    what its drafter remembers between requests, where one was given: `decoder.memory.save()` writes it to its folder
+    draft     the draft model with its text, for drafters that use one
+    watchers  called with every step of every answer; append your own
     """
 
     def __init__(
         self, engine: Engine, text: Text | None = None, name: str = "", memory: Memory | None = None, draft: Decoder | None = None
     ) -> None:
         self.engine, self.text, self.name, self.memory, self.draft = engine, text or Text(), name, memory, draft
+        self.watchers: list[Watcher] = []
 
     def generate(
         self,
@@ -292,7 +299,7 @@ class Decoder:
             chooser: Sampler = torch_sampler(options.rule(seed, 0), (*processors, *extra), device)
         else:
             chooser = Sampler(options.rule(seed, sample), (*processors, *extra))
-        return Answer(self.engine.open(ids, chooser, stops, options.tenant), transcript, seed)
+        return Answer(self.engine.open(ids, chooser, stops, options.tenant), transcript, seed, self.watchers)
 
 
 def is_chat(prompt: Any) -> bool:

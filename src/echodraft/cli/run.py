@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,8 @@ from echodraft.cli.inputs import DraftModel, MemoryLimit, open_memory, read_budg
 
 Flag: Any = typer.Option
 DEFAULT_MODEL = "the embedded SmolLM2-135M-Instruct"
+TRACED = ("options", "budget", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "samples", "stop", "system")
+"""Settings in the header of a trace."""
 
 
 class Color(StrEnum):
@@ -52,6 +55,7 @@ def command(
     trust_remote_code: Annotated[bool, Flag("--trust-remote-code", help="Run Python code that comes with the model.")] = False,
     stats: Annotated[bool, Flag("--stats/--no-stats", help="Counts and times on stderr.")] = False,
     compare: Annotated[bool, Flag("--compare", help="Decode plainly as well: how much faster, and the same tokens?")] = False,
+    trace: Annotated[Path | None, Flag("--trace", metavar="FILE", help="Write every step to FILE, for echodraft inspect.")] = None,
     color: Annotated[Color, Flag("--color", help="Mark drafted tokens by their drafter.")] = Color.auto,
     json: Annotated[bool, Flag("--json", help="One JSON object instead of the answer.")] = False,
 ) -> None:
@@ -79,6 +83,11 @@ def command(
         tenant=tenant,
     )
     asked = Asked(text, raw, options, stats, compare, color.value, json)
+    sink: Any = nullcontext()
+    if trace is not None:
+        from echodraft.metrics.trace import Trace
+
+        sink = Trace(trace)
     how: dict[str, Any] = {
         "drafter": drafter,
         "drafter_options": read_options(option or []),
@@ -94,12 +103,16 @@ def command(
     }
     from echodraft.build import load
 
-    with open_memory(memory, no_memory, memory_limit or []) as held:
+    with open_memory(memory, no_memory, memory_limit or []) as held, sink:
         console.status("Loading the model…")
         try:
             decoder = load(model, memory=held, **how)
         finally:
             console.status("")
+        if trace is not None:
+            given = {"options": how["drafter_options"], "budget": how["budget"], **options.keywords()}
+            sink.begin(decoder.name, drafter, {key: value for key, value in given.items() if key in TRACED})
+            decoder.watchers.append(sink.watch(decoder.text, drafter))
         whole = answer(decoder, asked, sys.stdout.isatty())
     if not whole:
         raise typer.Exit(console.INTERRUPTED)

@@ -22,6 +22,8 @@ COMMANDS = {
     "run": Entry("echodraft.cli.run", "Answer a prompt, streamed."),
     "bench": Entry("echodraft.cli.bench", "Measure drafters against plain decoding."),
     "verify": Entry("echodraft.cli.verify", "Check every drafter against plain decoding, token for token."),
+    "inspect": Entry("echodraft.cli.inspect", "A trace of --trace: every step's tree, what was refused, why it ended."),
+    "report": Entry("echodraft.cli.report", "One page from the folder of a bench."),
     "cost": Entry("echodraft.cli.cost", "Measure what a forward of n tokens costs here, and keep it."),
     "store": Entry("echodraft.cli.store", "What drafters remember between runs: info, prune, forget, export."),
     "bench-store": Entry("echodraft.cli.bench_store", "Measure the suffix store: time and bytes a token, time a draft."),

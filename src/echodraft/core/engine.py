@@ -123,7 +123,7 @@ class Engine:
         proposed = [len(draft) for draft in drafts]
         drafts = self.policy.trim(drafts, context)
         proposing = perf_counter() - start
-        steps = self._forward(sessions, [s.pending for s in sessions], drafts, proposed, proposing, prefill=False)
+        steps = self._forward(sessions, [s.pending for s in sessions], drafts, proposed, proposing, budgets)
         self.policy.observe(drafts, [step.verdict for step in steps], context)
         return steps
 
@@ -151,7 +151,7 @@ class Engine:
             self.backend.commit(session.slot, [])
             session.cached += len(part)
         chunks = perf_counter() - start
-        step = self._forward([session], [session.pending], [EMPTY], [0], 0.0, prefill=True)[0]
+        step = self._forward([session], [session.pending], [EMPTY], [0], 0.0)[0]
         times = replace(step.times, score=step.times.score + chunks)
         if step.hidden is not None:
             return replace(step, fed=fed, times=times, hidden=np.concatenate([*hidden, step.hidden]))
@@ -164,9 +164,9 @@ class Engine:
         drafts: list[Draft],
         proposed: list[int],
         proposing: float,
-        prefill: bool,
+        budgets: Sequence[Budget] | None = None,
     ) -> list[Step]:
-        """Score, accept, commit: one forward for all."""
+        """Score, accept, commit: one forward for all. Only a prefill has no budgets."""
         needs = self.drafter.needs
         start = perf_counter()
         requests = [Request(s.slot, fed, draft) for s, fed, draft in zip(sessions, pending, drafts, strict=True)]
@@ -190,6 +190,7 @@ class Engine:
             self.backend.commit(s.slot, path)
             s.cached += len(fed) + len(path)
             s.finish = verdict.finish
+        unasked: list[Budget | None] = [None] * len(sessions)
         times = Times(proposing, scored - start, accepted - scored, perf_counter() - accepted)
         return [
             Step(
@@ -198,11 +199,14 @@ class Engine:
                 draft=draft,
                 verdict=verdict,
                 fed=len(fed),
-                prefill=prefill,
+                prefill=budgets is None,
                 batch=len(sessions),
                 times=times,
                 hidden=row.hidden() if Need.HIDDEN in needs else None,
                 top_k=row.top_k(TOP_K) if Need.TOP_K in needs else None,
+                budget=budget,
             )
-            for s, n, draft, verdict, fed, row in zip(sessions, proposed, drafts, verdicts, pending, scores, strict=True)
+            for s, n, draft, verdict, fed, row, budget in zip(
+                sessions, proposed, drafts, verdicts, pending, scores, budgets or unasked, strict=True
+            )
         ]

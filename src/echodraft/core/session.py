@@ -8,7 +8,7 @@ from echodraft.core.accept import Stops
 from echodraft.core.sampling import Rule, Sampler
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Session:
     """One sequence: `tokens` is prompt and output; the first `cached` of them are in the backend's slot, the rest is pending.
 

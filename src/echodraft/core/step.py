@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from echodraft.core.accept import Verdict
+from echodraft.core.budget import Budget
 from echodraft.core.draft import Draft
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Step:
     fed       context tokens fed before the tree, the anchor included
     prefill   the forward that read a prompt (or a continuation); it has no draft and is not counted as a step
     batch     sessions that shared the forward
+    budget    what the drafter was allowed to propose; None for a prefill
     hidden    float16 [fed + n, width] and
     top_k     int64 [n + 1, k], where the drafter needs them
     """
@@ -51,3 +53,4 @@ class Step:
     times: Times
     hidden: NDArray[np.float16] | None = None
     top_k: NDArray[np.int64] | None = None
+    budget: Budget | None = None

@@ -80,6 +80,12 @@ class Text:
             return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
         return str(self.tokenizer.decode(ids))
 
+    def token(self, token: int) -> str:
+        """One token by itself, special ones by their names. Empty without a tokenizer."""
+        if self._hugging_face:
+            return str(self.tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        return self.decode([token])
+
     def transcript(self, stops: Sequence[str] = (), context: Sequence[int] = ()) -> Transcript:
         """A new output's text; `context` is the raw prompt that it continues, empty in a chat."""
         return Transcript(Detokenizer(self.decode, context), stops)
