@@ -136,7 +136,9 @@ def redraft(
     if Need.MODEL in made.needs and draft is None and not isinstance(drafter, Drafter):
         raise Unsupported(f"Drafter '{made.name}' needs a draft model. Name one with --draft-model (draft_model= in Python).")
     engine = Engine(backend, made, make_policy(budget, curve_for(name, backend), made))
-    return Decoder(engine, text, name, _bound(memory, decoder), draft)
+    redrafted = Decoder(engine, text, name, _bound(memory, decoder), draft)
+    redrafted.identity = decoder.identity
+    return redrafted
 
 
 def _words(text: Text) -> Text | None:
@@ -159,16 +161,22 @@ def draft_part(target: Decoder, draft: Decoder) -> DraftModel:
 def _bound(memory: Memory | None, decoder: Decoder) -> Memory | None:
     """The memory, told whose it is."""
     if memory is not None:
+        memory.bind(_identity(decoder))
+    return memory
+
+
+def _identity(decoder: Decoder) -> Identity:
+    """Whose tokens the decoder makes. Worked out once: it takes a look at every weight."""
+    if decoder.identity is None:
         backend = decoder.engine.backend
         model = getattr(backend, "model", None)
         if model is None:
-            identity = Identity(f"{type(backend).__name__} of {backend.vocab_size}", "", decoder.name)
+            decoder.identity = Identity(f"{type(backend).__name__} of {backend.vocab_size}", "", decoder.name)
         else:
             from echodraft.backends.transformers_identity import identify
 
-            identity = identify(model, decoder.text.tokenizer, decoder.name)
-        memory.bind(identity)
-    return memory
+            decoder.identity = identify(model, decoder.text.tokenizer, decoder.name)
+    return decoder.identity
 
 
 PARTS = ("memory", "text", "draft_model")

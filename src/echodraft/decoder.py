@@ -16,6 +16,7 @@ from echodraft.errors import Unsupported, UsageError
 from echodraft.memory import Memory
 from echodraft.metrics.stats import Stats
 from echodraft.options import Options, at_least
+from echodraft.stores.folder import Identity
 from echodraft.text.tokenizer import Messages, Text
 from echodraft.text.transcript import Transcript
 
@@ -150,6 +151,7 @@ class Decoder:
     name      what the model was loaded from
     memory    what its drafter remembers between requests, where one was given: `decoder.memory.save()` writes it to its folder
     draft     the draft model with its text, for drafters that use one
+    identity  whose tokens a memory would hold, once that is known
     watchers  called with every step of every answer; append your own
     """
 
@@ -158,6 +160,7 @@ class Decoder:
     ) -> None:
         self.engine, self.text, self.name, self.memory, self.draft = engine, text or Text(), name, memory, draft
         self.watchers: list[Watcher] = []
+        self.identity: Identity | None = None
 
     def generate(
         self,

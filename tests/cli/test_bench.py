@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +26,30 @@ def suite(tmp_path: Path) -> Path:
     rows = [{"id": f"p{i}", "category": "odd" if i % 2 else "even", "prompt": prompt} for i, prompt in enumerate(PROMPTS)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+Stop = Callable[[int], AbstractContextManager[None]]
+
+
+@pytest.fixture
+def stop_after(monkeypatch: pytest.MonkeyPatch) -> Stop:
+    """Ctrl-C while the answer behind this many is made."""
+    from echodraft.bench.methods import Drafted
+
+    @contextmanager
+    def stopping(count: int) -> Iterator[None]:
+        honest, calls = Drafted.answer, iter(range(count + 1))
+
+        def answer(self: Drafted, *args: Any) -> Any:
+            if next(calls) == count:
+                raise KeyboardInterrupt
+            return honest(self, *args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Drafted, "answer", answer)
+            yield
+
+    return stopping
 
 
 @pytest.fixture
@@ -65,31 +92,46 @@ def test_a_finished_run_is_kept_and_not_overwritten(toy: Cli, tmp_path: Path) ->
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["settings"]["max_new_tokens"] == 60
     assert manifest["versions"]["echodraft"]
-    again = toy("--out", out)
-    assert again.code == 2
-    assert "--resume" in again.err
+    assert manifest["finished"]
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    for resume in ((), ("--resume",)):
+        again = toy("--out", out, *resume)
+        assert again.code == 2
+        assert "finished" in again.err
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-def test_resume_does_only_what_is_missing_even_after_half_a_line(toy: Cli, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_refused_without_resume_and_under_other_settings(toy: Cli, tmp_path: Path, stop_after: Stop) -> None:
     out = tmp_path / "run"
-    assert toy("--out", out, "--limit", 2).code == 0
+    with stop_after(3):
+        assert toy("--out", out).code == 130
+    refused = toy("--out", out)
+    assert refused.code == 2
+    assert "--resume" in refused.err
+    other = toy("--out", out, "--resume", "--budget", 7)
+    assert other.code == 2
+    assert "budget" in other.err
+    assert toy("--out", out, "--resume").code == 0
+
+
+def test_resume_does_only_what_is_missing_even_after_half_a_line(toy: Cli, tmp_path: Path, stop_after: Stop) -> None:
+    out = tmp_path / "run"
+    with stop_after(4):
+        assert toy("--out", out).code == 130
     lines = out / "measurements.jsonl"
     before = lines.read_text().splitlines()
+    assert len(before) == 4
     lines.write_text("\n".join(before[:-1]) + "\n" + before[-1][:20])
     done = toy("--out", out, "--resume", "--json")
     assert done.code == 0, done.err
     after = lines.read_text().splitlines()
-    assert after[: len(before) - 1] == before[:-1]
+    assert after[:3] == before[:-1]
     assert len(after) == 6
     assert {row["items"] for row in json.loads(done.out)["results"]} == {3}
 
 
-def test_resume_under_other_settings_is_refused(toy: Cli, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    toy("--out", out, "--limit", 1)
-    done = toy("--out", out, "--resume", "--budget", 7)
-    assert done.code == 2
-    assert "budget" in done.err
+def test_resume_without_a_folder_is_refused(toy: Cli) -> None:
+    assert "--out" in toy("--resume").err
 
 
 def test_an_interrupt_keeps_what_is_done(suite: Path, tmp_path: Path) -> None:
@@ -194,3 +236,155 @@ def test_measurements_of_older_runs_are_still_read(tmp_path: Path) -> None:
     (tmp_path / "old.jsonl").write_text(json.dumps(old) + "\n")
     found = next(read(tmp_path / "old.jsonl"))
     assert (found.steps, found.repeat, found.pieces, found.reached) == (1, 0, [], [])
+
+
+def counted(out: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """All that is not time or place of every measurement, by item, method and round."""
+    rows = [json.loads(line) for line in (out / "measurements.jsonl").read_text().splitlines()]
+    for row in rows:
+        for name in ("prefill_seconds", "decode_seconds", "seconds", "peak_memory"):
+            del row[name]
+    return {(row["item"], row["method"], row["repeat"]): row for row in rows}
+
+
+ALL = "suffix,recycling,sam,prompt-lookup:budget=6,suffix:budget=8"
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Path:
+    """Prompts of which some come again, and a conversation."""
+    path = tmp_path / "talk.jsonl"
+    rows: list[dict[str, Any]] = [{"id": f"p{i}", "prompt": prompt} for i, prompt in enumerate([*PROMPTS, PROMPTS[0], PROMPTS[2]])]
+    rows.append({"id": "t", "category": "chat", "turns": ["say it", "again", "and again"]})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("memory", ["carry", "cold"])
+@pytest.mark.parametrize("model", ["toy", "transformers"])
+def test_two_runs_and_a_run_in_pieces_and_another_order_of_methods_count_the_same(
+    cli: Cli, base: Path, talk: Path, stop_after: Stop, model: str, memory: str
+) -> None:
+    with_model = ("-m", base, *FLOAT) if model == "transformers" else ("--backend", "toy")
+    options = ("--suite", talk, "-n", "24", "--memory", memory, *with_model)
+    call = ("bench", *options, "--drafters", ALL)
+    for name in ("one", "two"):
+        done = cli(*call, "--out", name)
+        assert done.code == 0, done.err
+    one = counted(Path("one"))
+    assert one == counted(Path("two"))
+    for count in (5, 7, 11):
+        with stop_after(count):
+            assert cli(*call, "--out", "pieces", *(["--resume"] if Path("pieces").exists() else [])).code == 130
+    assert cli(*call, "--out", "pieces", "--resume").code == 0
+    assert one == counted(Path("pieces"))
+    turned = ",".join(reversed(ALL.split(",")))
+    assert cli("bench", *options, "--drafters", turned, "--out", "turned").code == 0
+    assert one == counted(Path("turned"))
+    assert sum(row["accepted"] for row in one.values()) > 0
+
+
+def test_memory_is_carried_from_request_to_request_or_cold_or_begins_with_a_folder(cli: Cli, tmp_path: Path) -> None:
+    suite = tmp_path / "suite.jsonl"
+    suite.write_text("".join(json.dumps({"id": str(i), "prompt": "say it again"}) + "\n" for i in range(3)))
+
+    def steps(*args: str) -> list[int]:
+        out = f"out{len(list(tmp_path.glob('out*')))}"
+        done = cli("bench", "--backend", "toy", "--suite", suite, "-n", "40", "--drafters", "suffix", "--out", out, *args)
+        assert done.code == 0, done.err
+        return [row["steps"] for row in counted(Path(out)).values() if row["method"] == "suffix"]
+
+    carried = steps()
+    assert carried[1] < carried[0]
+    assert steps("--memory", "cold") == [carried[0]] * 3
+    assert cli("run", "--backend", "toy", "--raw", "-n", "40", "-d", "suffix", "--memory", "held", "say it again").code == 0
+    held = {path: path.read_bytes() for path in Path("held").rglob("*.safetensors")}
+    assert held
+    assert steps("--memory", "held")[0] < carried[0]
+    assert {path: path.read_bytes() for path in Path("held").rglob("*.safetensors")} == held
+    assert cli("bench", "--backend", "toy", "--suite", suite, "--memory", "nowhere").code == 2
+
+
+def test_every_round_starts_from_the_same_memory_and_times_are_medians(toy: Cli, tmp_path: Path) -> None:
+    done = toy("--drafters", "suffix,recycling", "--repeats", "3", "--out", "run", "--json")
+    assert done.code == 0, done.err
+    rows = counted(Path("run"))
+    assert len(rows) == 3 * 3 * 3
+    for (item, method, repeat), row in rows.items():
+        assert {**row, "repeat": 0} == rows[item, method, 0], repeat
+    for row in json.loads(done.out)["results"]:
+        assert (row["items"], row["rounds"], row["emitted"]) == (3, 3, 180)
+        assert row["speedup_interval"][0] <= row["speedup"] <= row["speedup_interval"][1]
+
+
+def test_later_turns_follow_plain_answers_whatever_the_method(cli: Cli, base: Path, tmp_path: Path) -> None:
+    path = tmp_path / "turns.jsonl"
+    path.write_text(json.dumps({"id": "t", "turns": ["the cat", "the dog", "on the mat"]}) + "\n")
+    done = cli("bench", "-m", base, *FLOAT, "--suite", path, "-n", "6", "--peers", "hf", "--out", "run")
+    assert done.code == 0, done.err
+    rows = counted(Path("run"))
+    assert {item for item, _, _ in rows} == {"t", "t/turn-2", "t/turn-3"}
+    for item in ("t", "t/turn-2", "t/turn-3"):
+        assert len({rows[item, method, 0]["prompt_tokens"] for method in ("none", "prompt-lookup", "hf")}) == 1
+    answer = "".join(rows["t", "none", 0]["pieces"])
+    from echodraft.build import load
+
+    text = load(str(base), dtype="float32", drafter="none").text
+    chat = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": answer}, {"role": "user", "content": "the dog"}]
+    assert rows["t/turn-2", "none", 0]["prompt_tokens"] == len(text.encode_chat(chat))
+    assert (
+        json.loads(cli("bench", "-m", base, *FLOAT, "--suite", path, "-n", "6", "--limit", "2", "--json").out)["results"][0]["items"] == 2
+    )
+
+
+def test_a_prompt_that_fills_the_context_is_left_out_and_named(cli: Cli, base: Path, tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_text("".join(json.dumps({"id": f"p{n}", "prompt": "a b " * n}) + "\n" for n in (2, 200)))
+    done = cli("bench", "-m", base, *FLOAT, "--suite", path, "-n", "6", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["left_out"] == ["p200"]
+    assert "p200" in done.err
+
+
+@pytest.mark.parametrize(("args", "tokens"), [((), [7, 128]), (("-n", "30"), [30, 30])])
+def test_a_line_may_ask_for_fewer_tokens_unless_n_is_given(args: tuple[str, ...], tokens: list[int], cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "most.jsonl"
+    path.write_text("".join(json.dumps({"id": str(n), "prompt": "abc", "max_new_tokens": n}) + "\n" for n in (7, 500)))
+    assert cli("bench", "--backend", "toy", "--suite", path, "--out", "run", *args).code == 0
+    assert [len(row["ids"]) for row in counted(Path("run")).values() if row["method"] == "none"] == tokens
+
+
+def test_tables_fit_a_hundred_columns_and_tell_categories_and_repeated_prompts(cli: Cli, talk: Path) -> None:
+    done = cli("bench", "--backend", "toy", "--suite", talk, "-n", "24", "--drafters", ALL, "--by", "category")
+    assert done.code == 0, done.err
+    assert max(map(len, done.out.splitlines())) <= 100
+    assert "chat" in done.out
+    assert "Without the 2 requests whose prompt had come before: suffix " in done.err
+    assert cli("bench", "--backend", "toy", "--suite", talk, "--by", "colour").code == 2
+
+
+def test_several_suites_are_told_apart(cli: Cli, talk: Path, suite: Path) -> None:
+    done = cli("bench", "--backend", "toy", "--suite", f"{suite},{talk}", "-n", "8", "--limit", "2", "--json")
+    assert done.code == 0, done.err
+    row = json.loads(done.out)["results"][0]
+    assert (row["items"], list(row["categories"])) == (4, ["suite/even", "suite/odd", "talk"])
+
+
+def test_a_difference_is_told_with_its_place_and_gap(cli: Cli, base: Path, suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from echodraft.bench import methods
+
+    honest = methods.cut
+
+    def lying(*args: Any) -> Any:
+        ids, finish, pieces = honest(*args)
+        return [*ids[:3], (ids[3] + 1) % 300, *ids[4:]], finish, pieces
+
+    monkeypatch.setattr(methods, "cut", lying)
+    call = ("bench", "-m", base, *FLOAT, "--suite", suite, "-n", "8", "--peers", "hf")
+    rows = {row["drafter"]: row for row in json.loads(cli(*call, "--json").out)["results"]}
+    assert (rows["hf"]["identical"], rows["prompt-lookup"]["identical"], rows["prompt-lookup"]["differences"]) == (0, 3, [])
+    assert [found["item"] for found in rows["hf"]["differences"]] == ["p0", "p1", "p2"]
+    for found in rows["hf"]["differences"]:
+        assert (found["index"], found["other"]) == (3, (found["plain"] + 1) % 300)
+        assert found["gap"] > 0
+    assert "hf left none in p0 at output token 3" in cli(*call).err

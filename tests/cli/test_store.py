@@ -128,24 +128,6 @@ def test_what_cannot_be_right_is_told_in_a_line(cli: Cli, args: tuple[str, ...],
     assert said in done.err
 
 
-def test_a_benchmark_carries_its_memory_from_request_to_request_and_over_a_resume(cli: Cli, tmp_path: Path) -> None:
-    suite = tmp_path / "suite.jsonl"
-    suite.write_text("".join(json.dumps({"id": str(i), "prompt": "say it again"}) + "\n" for i in range(3)))
-
-    def steps(*args: str) -> list[int]:
-        done = cli("bench", "--backend", "toy", "--suite", suite, "-n", "40", "--drafters", "suffix", "--json", *args)
-        assert done.code == 0, done.err
-        lines = (tmp_path / args[1] / "measurements.jsonl").read_text().splitlines()
-        return [row["steps"] for row in map(json.loads, lines) if row["method"] == "suffix"]
-
-    whole = steps("--out", "whole")
-    assert whole[1] < whole[0]
-    steps("--out", "parts", "--limit", "1")
-    assert steps("--out", "parts", "--resume") == whole
-    cold = steps("--out", "cold", "--no-memory")
-    assert cold == [whole[0]] * 3
-
-
 def test_prune_by_age_empties_stores_of_fixed_size_too(cli: Cli, held: Path) -> None:
     assert cli("run", "--backend", "toy", "--raw", "-n", "20", "-d", "recycling", "--memory", held, "hello").code == 0
     assert cli("store", "export", "--memory", held).out

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import tempfile
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
+from echodraft.bench.state import restore, state
 from echodraft.bench.suites import Item
 from echodraft.build import redraft, takes
 from echodraft.decoder import Decoder
@@ -36,12 +41,24 @@ class Answer:
 class Method(Protocol):
     """One way to answer."""
 
-    def answer(self, item: Item, most: int, warm_up: bool = False) -> Answer:
-        """The answer of at most `most` tokens. A warm-up leaves nothing behind."""
+    def begin(self, fresh: bool) -> None:
+        """A round over the suite begins from the same state as every other, or goes on after an interrupt (not `fresh`)."""
+        ...
+
+    def warm_up(self, ids: list[int], most: int) -> None:
+        """Answer once for nothing: it leaves no trace."""
+        ...
+
+    def answer(self, item: Item, most: int) -> Answer:
+        """The answer of at most `most` tokens."""
         ...
 
     def keep(self) -> None:
         """The last answer is on record: what was learned from it may be kept."""
+        ...
+
+    def close(self) -> None:
+        """The run is over."""
         ...
 
 
@@ -52,35 +69,87 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     return ":".join(part for part in parts if "=" not in part), read_options(pairs)
 
 
-class Drafted:
-    """A drafter of ours over the model of `base`. `budget` is a knob of the engine: "name:budget=8" overrides it for one.
+@dataclass(frozen=True, slots=True)
+class Remembering:
+    """How drafters remember from request to request.
 
-    folder  where its memory lasts; None = as long as the run. Every method has its own
-    carry   whether it remembers from one request to the next
+    carry   False = every request starts with an empty memory and a budget that has learned nothing
+    start   a memory folder that every round starts from, for each method a copy of its own; None = empty
+    folder  where memories last, for a run that may be resumed; None = as long as the run
     tenant  in whose name
     """
 
-    WARM_UP = "warm-up of a benchmark"
+    carry: bool = True
+    start: Path | None = None
+    folder: Path | None = None
+    limits: Limits = field(default_factory=Limits)
+    tenant: str = ""
 
-    def __init__(
-        self, base: Decoder, text: str, budget: str | int, folder: Path | None, carry: bool, limits: Limits, tenant: str = ""
-    ) -> None:
-        name, knobs = parse(text)
-        own = knobs.pop("budget", budget)
-        lasts = folder is not None and takes(name, "memory")
-        self.carry, self.tenant = carry, tenant
-        self.memory = Memory(folder / re.sub(r"[^a-z0-9.=-]+", "-", text.lower()) if folder and lasts else None, limits)
+
+class Drafted:
+    """A drafter of ours over the model of `base`, with a memory of its own.
+
+    `budget` is a knob of the engine: "name:budget=8" overrides it for one.
+    """
+
+    def __init__(self, base: Decoder, text: str, budget: str | int, remembering: Remembering) -> None:
+        self.base, self.remembering = base, remembering
+        self.name, self.knobs = parse(text)
+        self.budget = self.knobs.pop("budget", budget) if self.name != "none" else 0
+        self._files = re.sub(r"[^a-z0-9.=-]+", "-", text.lower())
+        self._stay: tempfile.TemporaryDirectory[str] | None = None
+        self.memory = Memory()
+        self.decoder = self._make(None)  # a wrong name or knob is told at once
+        self._untaught = self.decoder.engine.policy
+
+    def _make(self, memory: Memory | None) -> Decoder:
+        return redraft(self.base, self.name, self.knobs, self.budget, memory)
+
+    @property
+    def _folder(self) -> Path | None:
+        """Where the memory lies, if files are needed."""
+        if not takes(self.name, "memory") or not self.remembering.carry:
+            return None
+        if self.remembering.folder is not None:
+            return self.remembering.folder / self._files
+        if self.remembering.start is None:
+            return None
+        if self._stay is None:
+            self._stay = tempfile.TemporaryDirectory(prefix="echodraft-")
+        return Path(self._stay.name) / self._files
+
+    @property
+    def _learned(self) -> Path | None:
+        """What the budget has learned."""
+        folder = self.remembering.folder
+        return folder / f"{self._files}.json" if folder is not None and self.remembering.carry else None
+
+    def begin(self, fresh: bool) -> None:
+        self._release()
+        folder, start = self._folder, self.remembering.start
+        if folder is not None and (fresh or not folder.exists()):
+            shutil.rmtree(folder, ignore_errors=True)
+            if start is not None:
+                shutil.copytree(start, folder, ignore=shutil.ignore_patterns(".lock"))
+        self.memory = Memory(folder, self.remembering.limits)
         if self.memory.folder is not None:
             self.memory.folder.must_write()
-        self.decoder = redraft(base, name, knobs, 0 if name == "none" else own, self.memory)
+        self.decoder = self._make(self.memory)
+        self._untaught = deepcopy(self.decoder.engine.policy)
+        if self._learned is not None and not fresh and self._learned.exists():
+            restore(self.decoder.engine.policy, json.loads(self._learned.read_text(encoding="utf-8")))
 
-    def answer(self, item: Item, most: int, warm_up: bool = False) -> Answer:
-        tenant = self.WARM_UP if warm_up else self.tenant
+    def warm_up(self, ids: list[int], most: int) -> None:
+        self._make(Memory()).generate(ids, max_new_tokens=most)
+
+    def answer(self, item: Item, most: int) -> Answer:
+        tenant = self.remembering.tenant
         with self.decoder.stream(item.ids, max_new_tokens=most, stop=item.stop, tenant=tenant) as stream:
             pieces = list(stream)
         result = stream.result
-        if warm_up or not self.carry:
+        if not self.remembering.carry:
             self.memory.forget(tenant)
+            self.decoder.engine.policy = deepcopy(self._untaught)
         stats = result.stats
         details = {
             "finish": result.finish_reason,
@@ -91,7 +160,24 @@ class Drafted:
         return Answer(result.ids, stats.prefill_seconds, stats.decode_seconds, details)
 
     def keep(self) -> None:
+        if self.remembering.folder is None or not self.remembering.carry:
+            return
         self.memory.save()
+        if self._learned is not None:
+            self._learned.parent.mkdir(parents=True, exist_ok=True)
+            beside = self._learned.with_suffix(".unfinished")
+            beside.write_text(json.dumps(state(self.decoder.engine.policy)), encoding="utf-8")
+            beside.replace(self._learned)
+
+    def close(self) -> None:
+        self._release()
+        if self._stay is not None:
+            self._stay.cleanup()
+
+    def _release(self) -> None:
+        """Let go of the files."""
+        if self.memory.folder is not None:
+            self.memory.folder.close()
 
 
 def counts(stats: Stats) -> dict[str, Any]:
@@ -128,12 +214,21 @@ class Peer:
         packed = base.engine.backend.packed if knobs.pop("packed", False) else None  # type: ignore[attr-defined]
         self.base, self.peer = base, HuggingFace(model, base.text.tokenizer, packed, name, knobs, assistant)
 
-    def answer(self, item: Item, most: int, warm_up: bool = False) -> Answer:
+    def begin(self, fresh: bool) -> None:
+        pass
+
+    def warm_up(self, ids: list[int], most: int) -> None:
+        self.peer.generate(ids, most, (), sorted(self.base.text.eos))
+
+    def answer(self, item: Item, most: int) -> Answer:
         ids, prefill, decode = self.peer.generate(item.ids, most, item.stop, sorted(self.base.text.eos))
         ids, finish, pieces = cut(self.base, item, ids, most)
         return Answer(ids, prefill, decode, {"finish": finish, "pieces": pieces})
 
     def keep(self) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
 

@@ -1,8 +1,9 @@
-"""Measurements on disk, and the summary of a run: a fold over measurements."""
+"""Measurements on disk, and what ran where."""
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from echodraft.errors import UsageError
+from echodraft.text.tokenizer import Text
 
 BASELINE = "none"
 
@@ -31,6 +33,7 @@ class Measurement:
     pieces         text of each output token; empty without a tokenizer
     peak_memory    most bytes that the process held so far: resident, or of the GPU where the model lies there
     repeated       the suite had the same prompt before
+    suite          where the item is from
     """
 
     item: str
@@ -56,6 +59,7 @@ class Measurement:
     pieces: list[str] = field(default_factory=list)
     peak_memory: int = 0
     repeated: bool = False
+    suite: str = ""
 
     @property
     def decoded(self) -> int:
@@ -66,49 +70,86 @@ class Measurement:
 class Run:
     """A folder that keeps what is done: manifest.json, then one line in measurements.jsonl for each measurement, flushed at once.
 
-    Without a folder everything is kept in memory.
+    Once `finish` has written summary.json and put its time into the manifest, the folder is never changed again. Without a folder
+    everything is kept in memory.
     """
 
     def __init__(self, folder: Path | None, manifest: Mapping[str, Any], resume: bool) -> None:
+        self.folder, self.manifest = folder, {**manifest, "finished": None}
         self.done: list[Measurement] = []
-        self.folder = folder
+        self._have: dict[tuple[str, str, int], Measurement] = {}
         if folder is None:
+            if resume:
+                raise UsageError("--resume goes on with the run in a folder. Name it with --out.")
             return
         lines = folder / "measurements.jsonl"
-        if lines.exists() and not resume:
-            raise UsageError(f"{folder} holds a run already. Continue it with --resume or name another folder with --out.")
-        folder.mkdir(parents=True, exist_ok=True)
         if lines.exists():
-            self._check(folder / "manifest.json", manifest)
-            self.done = list(read(lines))
-        else:
-            (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        if lines.exists():
+            self._continue(resume, read(lines))
             # A kill may have left half a line.
             lines.write_text("".join(line(m) for m in self.done), encoding="utf-8")
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._write("manifest.json", self.manifest)
+            lines.touch()
 
-    def _check(self, path: Path, manifest: Mapping[str, Any]) -> None:
-        before = json.loads(path.read_text(encoding="utf-8"))["settings"]
-        changed = [
-            key for key, value in manifest["settings"].items() if before.get(key) != value and key not in ("drafters", "peers", "limit")
-        ]
+    def _continue(self, resume: bool, done: Iterator[Measurement]) -> None:
+        """Take over what an unfinished run did. Raises `UsageError` where it is finished, was not asked for, or had other settings."""
+        assert self.folder is not None
+        before = read_manifest(self.folder)
+        if before.get("finished"):
+            raise UsageError(f"{self.folder} holds a finished run, which is not changed any more. Name another folder with --out.")
+        if not resume:
+            raise UsageError(f"{self.folder} holds an unfinished run. Continue it with --resume or name another folder with --out.")
+        old, new = before["settings"], json.loads(json.dumps(self.manifest["settings"]))
+        changed = [key for key, value in new.items() if key in old and old[key] != value]
         if changed:
-            raise UsageError(
-                f"{path.parent} was begun with another {changed[0]} ({before.get(changed[0])}). Use the same, or another folder."
-            )
+            key = changed[0]
+            raise UsageError(f"{self.folder} was begun with another {key} ({old[key]}, now {new[key]}). Use the same, or another folder.")
+        self.manifest = before
+        for measurement in done:
+            self._take(measurement)
 
-    def has(self, item: str, method: str) -> bool:
-        return any(m.item == item and m.method == method for m in self.done)
+    def _take(self, measurement: Measurement) -> None:
+        self.done.append(measurement)
+        self._have[measurement.item, measurement.method, measurement.repeat] = measurement
+
+    def has(self, item: str, method: str, repeat: int = 0) -> bool:
+        return (item, method, repeat) in self._have
+
+    def text(self, item: str, repeat: int, text: Text) -> str | None:
+        """What plain decoding answered; None if it did not."""
+        found = self._have.get((item, BASELINE, repeat))
+        return None if found is None else "".join(found.pieces) if found.pieces else text.decode(found.ids)
 
     def add(self, measurement: Measurement) -> None:
-        self.done.append(measurement)
+        self._take(measurement)
         if self.folder is not None:
             with (self.folder / "measurements.jsonl").open("a", encoding="utf-8") as file:
                 file.write(line(measurement))
 
-    def finish(self, summary: Sequence[Mapping[str, Any]]) -> None:
+    def finish(self, summary: Sequence[Mapping[str, Any]], complete: bool = True) -> None:
+        """Write the summary; if the run is `complete`, the folder is closed for good."""
         if self.folder is not None:
-            (self.folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+            self._write("summary.json", summary)
+            if complete:
+                self.manifest["finished"] = now()
+                self._write("manifest.json", self.manifest)
+
+    def _write(self, name: str, value: Any) -> None:
+        """A whole file or none."""
+        assert self.folder is not None
+        beside = self.folder / f"{name}.unfinished"
+        beside.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+        beside.replace(self.folder / name)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What ran where. Raises `UsageError` where the folder holds no run."""
+    try:
+        found: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder} holds no run: manifest.json is missing or damaged. Name a folder of echodraft bench --out.") from error
+    return found
 
 
 def line(measurement: Measurement) -> str:
@@ -127,17 +168,36 @@ def read(path: Path) -> Iterator[Measurement]:
 
 def manifest(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What ran where: settings, versions, revision, machine, time."""
-    revision = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
     return {
         "settings": dict(settings),
         "versions": {name: version(name) for name in ("echodraft", "torch", "transformers", "numpy")}
         | {"python": platform.python_version()},
-        "revision": revision or None,
-        "machine": {"processor": processor(), "system": platform.platform(), "threads": threads()},
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        **revision(),
+        "machine": {"processor": processor(), "system": platform.platform(), "threads": threads(), "memory": memory(), "gpu": gpu()},
+        "started": now(),
     }
+
+
+def now() -> str:
+    """The time, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def revision() -> dict[str, Any]:
+    """The git revision of this code, and whether a file of it differs from that; None where it is installed without git."""
+
+    def git(*args: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(Path(__file__).parent), *args], capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        return done.stdout.strip()
+
+    # The folder may lie in somebody else's repository.
+    ours = git("ls-files", "--error-unmatch", Path(__file__).name) is not None
+    return (
+        {"revision": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))} if ours else {"revision": None, "dirty": None}
+    )
 
 
 def processor() -> str:
@@ -159,50 +219,16 @@ def threads() -> int:
     return int(torch.get_num_threads())
 
 
-def summarise(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
-    """One row a method, over the items that both it and plain decoding finished.
-
-    speedup is decode time per token of plain decoding over that of the method; speedup_end_to_end counts prefill too; identical counts the
-    items with exactly the tokens of plain decoding.
-    """
-    plain = {m.item: m for m in measurements if m.method == BASELINE}
-    rows = []
-    for method in dict.fromkeys(m.method for m in measurements):
-        own = [m for m in measurements if m.method == method and m.item in plain]
-        if own:
-            rows.append(_row(method, own, [plain[m.item] for m in own]))
-    return rows
+def memory() -> int | None:
+    """Bytes of the machine, None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
-def _row(method: str, own: Sequence[Measurement], plain: Sequence[Measurement]) -> dict[str, Any]:
-    steps = sum(m.steps for m in own)
-    decoded = sum(m.decoded for m in own)
-    return {
-        "drafter": method,
-        "items": len(own),
-        "steps": steps,
-        "emitted": sum(len(m.ids) for m in own),
-        "drafted": sum(m.drafted for m in own),
-        "verified": sum(m.verified for m in own),
-        "accepted": sum(m.accepted for m in own),
-        "mean_accepted": decoded / steps if steps else None,
-        "tokens_per_second": _rate(own),
-        "decode_tokens_per_second": _decode_rate(own),
-        "speedup": _ratio(_decode_rate(own), _decode_rate(plain)),
-        "speedup_end_to_end": _ratio(_rate(own), _rate(plain)),
-        "identical": sum(a.ids == b.ids for a, b in zip(own, plain, strict=True)),
-    }
+def gpu() -> str | None:
+    """Name of the GPU, None without one."""
+    import torch
 
-
-def _rate(group: Sequence[Measurement]) -> float:
-    seconds = sum(m.prefill_seconds + m.decode_seconds for m in group)
-    return sum(len(m.ids) for m in group) / seconds if seconds else 0.0
-
-
-def _decode_rate(group: Sequence[Measurement]) -> float:
-    seconds = sum(m.decode_seconds for m in group)
-    return sum(m.decoded for m in group) / seconds if seconds else 0.0
-
-
-def _ratio(own: float, plain: float) -> float | None:
-    return own / plain if plain else None
+    return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else None

@@ -11,114 +11,124 @@ from echodraft.cli import console
 from echodraft.cli.inputs import DraftModel, MemoryLimit, read_budget, read_limits
 from echodraft.cli.progress import Bar
 
-MEMORY = "Folder of what drafters remember from request to request. Default: in --out."
+MOST = 128
+SUITE = "File of JSON lines with prompt, messages or turns, or a name: humaneval, spec-bench, … Comma-separated."
+DATA = "Folder of suites that are meant by name; without it, public data sets."
+LENGTH = f"Output tokens at most. Default: {MOST}, or what a line of the suite asks for if that is less; -n overrides both."
+MEMORY = "carry: from request to request. cold: every request starts empty. DIR: carry, beginning with a copy of this folder."
 
 
 def command(
     model: Annotated[str | None, typer.Option("--model", "-m", help="Folder, .gguf file or hub name.", show_default=False)] = None,
-    suite: Annotated[Path | None, typer.Option("--suite", help="JSON lines with prompt, messages or turns.", show_default=False)] = None,
+    suite: Annotated[str | None, typer.Option("--suite", help=SUITE, show_default=False)] = None,
+    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help=DATA, show_default=False)] = None,
     drafters: Annotated[str, typer.Option("--drafters", help="Comma-separated; name:key=value sets a knob.")] = "prompt-lookup",
     peers: Annotated[str, typer.Option("--peers", help="Hugging Face's own: hf, hf-pld[:tokens=10:ngram=2], hf-assisted.")] = "",
     draft_model: DraftModel = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="The first N requests.", show_default=False)] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="The first N requests of each suite.", show_default=False)] = None,
     category: Annotated[str | None, typer.Option("--category", help="Only requests of this category.", show_default=False)] = None,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Rounds over the suite; times are medians.")] = 1,
     budget: Annotated[str, typer.Option("--budget", metavar="auto|N", help="Draft where it pays, or N nodes each step.")] = "auto",
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", min=1, help="Output tokens at most.")] = 128,
+    max_new_tokens: Annotated[int | None, typer.Option("--max-new-tokens", "-n", min=1, help=LENGTH, show_default=False)] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="auto (the model's own), float32, bfloat16, float16.")] = "auto",
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:0, …")] = "auto",
     backend: Annotated[str, typer.Option("--backend", help="transformers, or toy (no weights).")] = "transformers",
     out: Annotated[Path | None, typer.Option("--out", help="Folder that keeps every measurement.", show_default=False)] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
-    memory: Annotated[Path | None, typer.Option("--memory", metavar="DIR", help=MEMORY, show_default=False)] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --out.")] = False,
+    memory: Annotated[str, typer.Option("--memory", metavar="carry|cold|DIR", help=MEMORY)] = "carry",
     tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="Whose memory.")] = "",
-    no_memory: Annotated[bool, typer.Option("--no-memory", help="Every request starts with an empty memory.")] = False,
     memory_limit: MemoryLimit = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+    by: Annotated[str | None, typer.Option("--by", metavar="category", help="A second table, by category.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object with everything instead of tables.")] = False,
 ) -> None:
     """Example: echodraft bench -m path/to/model --suite humaneval.jsonl --limit 10 --peers hf,hf-pld
 
     Measure drafters against plain decoding of the same engine (drafter none, always included), greedily, interleaved prompt by prompt.
 
-    What is done survives a kill: give --out, and --resume to go on.
+    What is done survives a kill: give --out, and --resume to go on. A finished folder is never changed. Compare two: echodraft compare.
     """
-    from echodraft.bench.methods import Drafted, Method, Peer
-    from echodraft.bench.result import BASELINE, Run, manifest, summarise
-    from echodraft.bench.runner import run
-    from echodraft.bench.suites import load_suite
+    from echodraft.bench.methods import Drafted, Method, Peer, Remembering
+    from echodraft.bench.result import BASELINE, Run, manifest
+    from echodraft.bench.runner import prompt_of, run
+    from echodraft.bench.suites import load_suites
+    from echodraft.bench.summary import find_differences, speedups, summarise
     from echodraft.build import load
     from echodraft.errors import UsageError
 
     if suite is None:
-        raise UsageError("There is nothing to measure on. Name a file with --suite.")
+        raise UsageError("There is nothing to measure on. Name a file, or a suite such as humaneval, with --suite.")
+    if by not in (None, "category"):
+        raise UsageError(f"--by is 'category' or left out, not '{by}'.")
     names = list(dict.fromkeys([BASELINE, *filter(None, drafters.split(","))]))
     others = [name for name in peers.split(",") if name]
-    console.status("Loading the model…")
-    base = load(model, backend=backend, dtype=dtype, device=device, drafter="none", draft_model=draft_model)
-    console.status("")
-    items = load_suite(suite, base.text, limit, category)
-    lasting = memory or (out / "memory" if out is not None else None)
+    start = None if memory in ("carry", "cold") else Path(memory)
+    if start is not None and not start.is_dir():
+        raise UsageError(f"--memory is carry, cold or a folder, and there is no folder '{memory}'.")
     limits = read_limits(memory_limit or [])
-    methods: dict[str, Method] = {
-        name: Drafted(base, name, read_budget(budget), None if no_memory else lasting, not no_memory, limits, tenant) for name in names
-    }
-    methods |= {name: Peer(base, name) for name in others}
+    console.status("Loading the model…")
+    try:
+        base = load(model, backend=backend, dtype=dtype, device=device, drafter="none", draft_model=draft_model)
+    finally:
+        console.status("")
+    items = load_suites(suite, base.text, data, limit, category)
     settings = {
         "model": Path(base.name).name,
         "dtype": str(getattr(getattr(base.engine.backend, "model", None), "dtype", "float64")),
-        "suite": suite.name,
+        "suite": ",".join(dict.fromkeys(item.suite for item in items)),
         "category": category,
         "limit": limit,
-        "max_new_tokens": max_new_tokens,
+        "repeats": repeats,
+        "max_new_tokens": max_new_tokens or MOST,
+        "capped_by_suite": max_new_tokens is None,
         "budget": budget,
-        "memory": not no_memory,
+        "memory": memory if start is None else "start",
+        "tenant": tenant,
+        "memory_limit": sorted(memory_limit or []),
         "drafters": names,
-        "draft_model": draft_model and Path(draft_model).name,
         "peers": others,
+        "draft_model": draft_model and Path(draft_model).name,
+        "decoding": "greedy",
     }
     record = Run(out, manifest(settings), resume)
-    interrupted = False
+    remembering = Remembering(memory != "cold", start, out / "memory" if out is not None else None, limits, tenant)
+    methods: dict[str, Method] = {name: Drafted(base, name, read_budget(budget), remembering) for name in names}
+    methods |= {name: Peer(base, name) for name in others}
+
+    def most(item: Any) -> int:
+        return max_new_tokens or min(MOST, item.most or MOST)
+
+    def told() -> str:
+        return "  ".join(f"{name} {ratio:.2f}×" for name, ratio in speedups(record.done).items())
+
+    interrupted, too_long = False, []
     try:
-        with Bar(len(items) * len(methods)) as bar:
-            bar.advance(len(record.done), _ratios(record.done))
-            run(items, methods, max_new_tokens, record, lambda _: bar.advance(1, _ratios(record.done)))
+        with Bar(len(items) * len(methods) * repeats) as bar:
+            bar.advance(len(record.done), told())
+            too_long = run(items, methods, base, most, record, repeats, lambda _: bar.advance(1, told()))
     except KeyboardInterrupt:
         interrupted = True
-    summary = summarise(record.done)
-    record.finish(summary)
+    finally:
+        for method in methods.values():
+            method.close()
+    # Who interrupts does not want to wait for more forwards.
+    prompts = {} if interrupted else {item.id: prompt_of(item, base, record) for item in items}
+    summary = summarise(record.done, find_differences(base, record.done, prompts))
+    record.finish(summary, complete=not interrupted)
+    if too_long:
+        console.note(f"Left out, since the prompt fills the model's context: {', '.join(too_long[:5])}{' …' * (len(too_long) > 5)}")
     if as_json:
-        console.json_object({"settings": settings, "results": summary})
+        console.json_object({"settings": settings, "manifest": record.manifest, "left_out": too_long, "results": summary})
     else:
-        _print(summary)
+        from rich.console import Console
+
+        from echodraft.render.bench import notes, table
+
+        screen = Console() if Console().is_terminal else Console(width=100)
+        screen.print(table(summary))
+        if by:
+            screen.print(table(summary, by_category=True))
+        for line in notes(summary, settings):
+            console.note(line)
     if interrupted:
         console.note(f"Interrupted after {len(record.done)} measurements." + (f" Go on with --resume --out {out}." if out else ""))
         raise typer.Exit(console.INTERRUPTED)
-
-
-def _ratios(done: Any) -> str:
-    """The speed-up so far, to be shown while the run goes on."""
-    from echodraft.bench.result import summarise
-
-    return "  ".join(f"{row['drafter']} {row['speedup']:.2f}×" for row in summarise(done) if row["speedup"] and row["drafter"] != "none")
-
-
-def _print(summary: list[dict[str, Any]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("method", overflow="fold")
-    for head in ("tokens\na step", "decode\ntokens/s", "×", "all\ntokens/s", "×", "same"):
-        table.add_column(head, justify="right", no_wrap=True)
-    for row in summary:
-        table.add_row(
-            row["drafter"],
-            f"{row['mean_accepted']:.2f}" if row["mean_accepted"] else "",
-            f"{row['decode_tokens_per_second']:.2f}",
-            f"{row['speedup']:.2f}" if row["speedup"] else "",
-            f"{row['tokens_per_second']:.2f}",
-            f"{row['speedup_end_to_end']:.2f}" if row["speedup_end_to_end"] else "",
-            f"{row['identical']}/{row['items']}",
-        )
-    Console().print(table)
-    console.note("× is against plain decoding (none); all counts prefill; same: outputs with exactly the tokens of none.")

@@ -21,6 +21,7 @@ class Entry(NamedTuple):
 COMMANDS = {
     "run": Entry("echodraft.cli.run", "Answer a prompt, streamed."),
     "bench": Entry("echodraft.cli.bench", "Measure drafters against plain decoding."),
+    "compare": Entry("echodraft.cli.compare", "What changed between two runs of bench; fails where it got worse."),
     "verify": Entry("echodraft.cli.verify", "Check every drafter against plain decoding, token for token."),
     "inspect": Entry("echodraft.cli.inspect", "A trace of --trace: every step's tree, what was refused, why it ended."),
     "report": Entry("echodraft.cli.report", "One page from the folder of a bench."),

@@ -1,0 +1,69 @@
+"""`echodraft compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from echodraft.cli import console
+
+
+def command(
+    before: Annotated[Path, typer.Argument(help="Folder of echodraft bench --out.")],
+    after: Annotated[Path, typer.Argument(help="Another, held against the first.")],
+    threshold: Annotated[str, typer.Option("--threshold", metavar="SHARE", help="A loss up to this is none: 5% or 0.05.")] = "5%",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Example: echodraft compare results/monday results/tuesday --threshold 3%
+
+    What changed from one run of bench to another, item by item of those that both have, per method and category.
+
+    "worse" stands where a loss is beyond the threshold and beyond the noise (95 % bootstrap over items); then the exit code is 3.
+    Speeds of different machines are shown, not judged.
+    """
+    from rich.console import Console
+
+    from echodraft.bench.compare import compare, unlike
+    from echodraft.bench.result import read_manifest
+    from echodraft.bench.summary import load_run
+    from echodraft.errors import CheckFailed, UsageError
+    from echodraft.render.bench import compared
+
+    least = read_share(threshold)
+    manifests = [read_manifest(folder) for folder in (before, after)]
+    differing = unlike(*manifests)
+    same_machine = manifests[0].get("machine") == manifests[1].get("machine") or not any(
+        key in ("processor", "threads", "gpu") for key, _, _ in differing
+    )
+    rows = compare(load_run(before), load_run(after), least, same_machine)
+    if not rows:
+        raise UsageError(f"{before} and {after} have no item by the same method in common, so there is nothing to compare.")
+    if as_json:
+        told = [{"what": key, "before": a, "after": b} for key, a, b in differing]
+        console.json_object({"before": str(before), "after": str(after), "threshold": least, "unlike": told, "results": rows})
+    else:
+        for key, a, b in differing:
+            console.note(f"Different {key}: {a} before, {b} after.")
+        if not same_machine:
+            console.note("The machines differ, so speeds are shown and not judged.")
+        screen = Console()
+        (screen if screen.is_terminal else Console(width=100)).print(compared(rows))
+        console.note("Means over the items that both runs have, every item alike; ± is 95 % over items; same: outputs as plain decoding.")
+    worse = [f"{row['drafter']} ({row['category']})" if row["category"] else row["drafter"] for row in rows if row["verdict"]]
+    if worse:
+        raise CheckFailed(f"Worse by more than {least:.3g} and more than the noise: {', '.join(worse)}.")
+
+
+def read_share(text: str) -> float:
+    """ "5%" or "0.05". Raises `UsageError`."""
+    from echodraft.errors import UsageError
+
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise UsageError(f"--threshold is a share such as 5% or 0.05, not '{text}'.")
+    return share

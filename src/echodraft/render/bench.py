@@ -1,0 +1,116 @@
+"""What `echodraft bench --json` and `echodraft compare --json` print, for a terminal of 100 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SHOWN = 5
+"""Differences told in full."""
+
+
+def table(results: Sequence[Mapping[str, Any]], by_category: bool = False) -> Any:
+    """A rich table: one line a method, or one a category and method."""
+    out = _table("category", "method") if by_category else _table("method")
+    heads = ("tokens\na step", "tokens\na call", "nodes a step:\nmade seen kept", "draft\ntime", "decode\ntokens/s", "×", "all\n×", "same")
+    for head in heads:
+        out.add_column(head, justify="right", no_wrap=True)
+    if by_category:
+        for name in dict.fromkeys(name for row in results for name in row["categories"]):
+            for row in results:
+                if name in row["categories"]:
+                    out.add_row(name, row["drafter"], *_cells(row["categories"][name]))
+    else:
+        for row in results:
+            out.add_row(row["drafter"], *_cells(row))
+    return out
+
+
+def _table(*names: str) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    out = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for name in names:
+        out.add_column(name, overflow="fold")
+    return out
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    nodes = [row[key] / row["steps"] for key in ("drafted", "verified", "accepted")] if row["steps"] else []
+    return [
+        _number(row["mean_accepted"]),
+        _number(row["block_efficiency"]),
+        " ".join(f"{n:4.1f}" for n in nodes),
+        "" if row["draft_share"] is None else f"{row['draft_share']:.1%}",
+        _number(row["decode_tokens_per_second"]),
+        _number(row["speedup"]) + _interval(row["speedup_interval"]),
+        _number(row["speedup_end_to_end"]),
+        f"{row['identical']}/{row['items']}",
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _interval(bounds: Sequence[float] | None) -> str:
+    return "" if bounds is None or bounds[0] == bounds[1] else f" ({bounds[0]:.2f}–{bounds[1]:.2f})"
+
+
+def notes(results: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> list[str]:
+    """What the table does not say."""
+    rounds = f", medians of {settings['repeats']} rounds" if settings["repeats"] > 1 else ""
+    start = {"cold": "empty for every request", "start": "carried, beginning with a folder"}.get(settings["memory"], "carried")
+    out = [
+        f"× is decode speed against plain decoding (none), in brackets 95 % of what other prompts of the kind would give{rounds}; "
+        f"all × counts prefill; same: outputs with exactly the tokens of none. Memory: {start}."
+    ]
+    again = [row for row in results if row["without_repeated"] and row["drafter"] != "none"]
+    if again:
+        count = again[0]["items"] - again[0]["without_repeated"]["items"]
+        told = ", ".join(f"{row['drafter']} {_without(row['without_repeated'])}" for row in again)
+        out.append(f"Without the {count} requests whose prompt had come before: {told}.")
+    peak = max((row["peak_memory"] or 0 for row in results), default=0)
+    if peak:
+        out.append(f"Peak memory of the process: {peak / 2**30:.2f} GiB.")
+    return out + differences(results)
+
+
+def _without(row: Mapping[str, Any]) -> str:
+    steps = "" if row["mean_accepted"] is None else f", {row['mean_accepted']:.2f} tokens a step"
+    return f"{row['speedup'] or 0:.2f}×{steps}"
+
+
+def differences(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where outputs left plain decoding, the first few of all."""
+    told = [(row["drafter"], found) for row in results for found in row["differences"]]
+    out = []
+    for drafter, found in told[:SHOWN]:
+        kept, other = ("the end" if found[key] is None else f"{found[f'{key}_text']!r} ({found[key]})" for key in ("plain", "other"))
+        gap = "" if found["gap"] is None else f", {found['gap']:.3g} apart in the logits"
+        out.append(f"{drafter} left none in {found['item']} at output token {found['index']}: {other} for {kept}{gap}.")
+    if len(told) > SHOWN:
+        out.append(f"{len(told) - SHOWN} more differences: see --json.")
+    if told:
+        out.append("A gap near zero is a numerical tie; echodraft verify measures what rounding explains here.")
+    return out
+
+
+def compared(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """A rich table of `bench.compare`: one line a method and category, what was and what is."""
+    out = _table("method", "category")
+    for head in ("items", "×", "change", "tokens\na step", "change", "decode\ntokens/s", "change", "same", ""):
+        out.add_column(head, justify="right", no_wrap=True)
+    for row in rows:
+        cells = [cell for name in ("speedup", "mean_accepted", "decode_tokens_per_second") for cell in _change(row[name])]
+        same = row["identical"]
+        out.add_row(row["drafter"], row["category"], str(row["items"]), *cells, f"{same['before']}→{same['after']}", row["verdict"])
+    return out
+
+
+def _change(found: Mapping[str, Any] | None) -> tuple[str, str]:
+    if found is None:
+        return "", ""
+    noise = "" if found["interval"] is None else f" ±{(found['interval'][1] - found['interval'][0]) / 2:.1%}"
+    return f"{found['before']:.2f}→{found['after']:.2f}", f"{found['change']:+.1%}{noise}"
