@@ -14,7 +14,7 @@ from echodraft.backends.transformers import TransformersBackend
 from echodraft.core.accept import Stops
 from echodraft.core.backend import Need
 from echodraft.core.budget import CPU_CURVE, Adaptive, Fixed
-from echodraft.core.engine import TOP_K, Engine
+from echodraft.core.engine import Engine
 from echodraft.core.session import Session
 from echodraft.core.step import Step
 from echodraft.drafters.prompt_lookup import PromptLookup
@@ -207,11 +207,11 @@ def test_top_k_are_the_best_of_every_row(model: Any, texts: list[list[int]]) -> 
     drive(engine)
     tokens = list(texts[2][: LENGTHS[2]])
     for step in drafter.seen[:4]:
-        assert step.top_k.shape == (len(step.draft) + 1, TOP_K)
+        assert step.top_k.shape == (len(step.draft) + 1, drafter.top_k)
         paths = [tokens]
         for t, p in zip(step.draft.token.tolist(), step.draft.parent.tolist(), strict=True):
             paths.append([*paths[p + 1], t])
-        plain = [logits_behind(model, path).topk(TOP_K).indices.tolist() for path in paths]
+        plain = [logits_behind(model, path).topk(drafter.top_k).indices.tolist() for path in paths]
         assert step.top_k.tolist() == plain
         tokens += step.verdict.tokens
     assert drafter.seen[0].session is session

@@ -12,6 +12,7 @@ from echodraft.backends.transformers import TransformersBackend
 from echodraft.backends.transformers_attention import positions, visible
 from echodraft.backends.transformers_cache import Placement
 from echodraft.core.backend import Request
+from echodraft.core.budget import Budget
 from echodraft.core.draft import ANCHOR, Draft, DraftBuilder, sane
 from models import VOCAB, WINDOW, logits_behind, prompt, tiny
 from oracle import raw
@@ -95,6 +96,24 @@ def test_a_builder_holds_every_path_once(paths: list[list[int]]) -> None:
             assert children[0] == row
             assert draft.prob[row] == draft.prob[children].max()
             node, row = row, row + 1
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=8), st.integers(0, 9), st.integers(0, 4), st.integers(1, 3))
+def test_chains_grow_a_tree_as_far_as_the_budget_goes(paths: list[list[int]], nodes: int, depth: int, branching: int) -> None:
+    builder, spelled = DraftBuilder(), [()]
+    for tokens in paths:
+        found = builder.chain(ANCHOR, tokens, [0.5] * len(tokens), Budget(nodes, depth, branching))
+        walked: tuple[int, ...] = ()
+        for token in tokens:
+            if (*walked, token) not in spelled:
+                siblings = sum(len(other) == len(walked) + 1 and other[:-1] == walked for other in spelled)
+                if len(spelled) > nodes or len(walked) >= depth or siblings >= branching:
+                    break
+                spelled.append((*walked, token))
+            walked = (*walked, token)
+        assert [builder.token[node] for node in found] == list(walked)
+    draft = builder.build()
+    assert sorted(tuple(draft.token[path(draft, i)].tolist()) for i in range(len(draft))) == sorted(spelled[1:])
 
 
 @st.composite

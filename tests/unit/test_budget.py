@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -198,7 +199,7 @@ def test_without_room_nothing_may_be_drafted() -> None:
 def test_fixed_scores_what_is_proposed() -> None:
     drafts = [Draft.chain(range(20)), raw([1, 2], [-1, -1])]
     policy = Fixed(8)
-    assert policy.plan([100, 3, 0]) == [Budget(8, 8), Budget(8, 3), Budget(8, 0)]
+    assert policy.plan([100, 3, 0]) == [Budget(8, 8, 8), Budget(8, 3, 8), Budget(8, 0, 8)]
     assert policy.trim(drafts, 0) == drafts
     assert all(a is b for a, b in zip(policy.trim(drafts, 0), drafts, strict=True))
 
@@ -213,6 +214,14 @@ def test_counts_correct_what_a_drafter_claims() -> None:
     for _ in range(100):
         calibration.observe(honest, (1, 2, 3, 4))
     assert calibration.paths(honest)[2] > 0.95
+
+
+def test_a_probe_is_worth_what_its_drafter_says_however_rarely_it_is_right() -> None:
+    draft = replace(Draft.chain([1, 2], 0.5, "window"), probe=np.array([True, True]))
+    calibration = Calibration()
+    for _ in range(100):
+        calibration.observe(draft, (9,))
+    assert calibration.paths(draft) == pytest.approx([0.5, 0.25])
 
 
 def test_behind_the_node_on_which_the_output_ended_nothing_was_tested() -> None:

@@ -14,7 +14,7 @@ from echodraft.core.scores import Scores
 class Need(Enum):
     """What a drafter may ask for beyond committed tokens, and what a backend may offer."""
 
-    TOP_K = "top-k"  # the target's k best ids at the anchor and at every verified node
+    TOP_K = "top-k"  # the target's best ids at the anchor and at every verified node, `Drafter.top_k` of each
     HIDDEN = "hidden"  # final-norm hidden states of committed tokens
     MODEL = "model"  # a draft model
     TEXT = "text"  # decoded text of tokens

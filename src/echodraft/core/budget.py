@@ -78,12 +78,12 @@ class Policy(Protocol):
 
 @dataclass(slots=True)
 class Fixed:
-    """Every draft is scored as proposed, up to `nodes`: a method as published."""
+    """Every draft is scored as proposed, up to `nodes`, of which any number may be siblings: a method as published."""
 
     nodes: int
 
     def plan(self, rooms: Sequence[int]) -> list[Budget]:
-        return [Budget(self.nodes, min(room, self.nodes)) for room in rooms]
+        return [Budget(self.nodes, min(room, self.nodes), self.nodes) for room in rooms]
 
     def trim(self, drafts: Sequence[Draft], context: int) -> list[Draft]:
         return list(drafts)
@@ -107,11 +107,11 @@ class Calibration:
     counts: dict[tuple[str, int], list[float]] = field(default_factory=dict)
 
     def paths(self, draft: Draft) -> NDArray[np.float64]:
-        """Calibrated path probability of every node. Shape [n]."""
+        """Calibrated path probability of every node; of a probe, what its drafter says that it is worth. Shape [n]."""
         path = np.empty(len(draft))
         for i, (p, own, source) in enumerate(zip(draft.parent.tolist(), _conditional(draft), draft.source, strict=True)):
             accepted, seen = self.counts.get((source, _bin(own)), (0.0, 0.0))
-            estimate = (accepted + self.weight * own) / (seen + self.weight)
+            estimate = own if draft.probe[i] else (accepted + self.weight * own) / (seen + self.weight)
             path[i] = estimate * (1.0 if p == ANCHOR else path[p])
         return path
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from echodraft.core.budget import Budget
 
 ANCHOR = -1
 
@@ -17,7 +21,8 @@ class Draft:
 
     token[i]   int64   the guessed token
     parent[i]  int64   index of the parent node, -1 for the anchor; smaller than i
-    prob[i]    float64 the drafter's estimate that node i will be accepted: a path probability in [0, 1]
+    prob[i]    float64 the drafter's estimate that node i will be accepted: a path probability in [0, 1]; of a probe the tokens that it
+                       is expected to bring, now or later
     source[i]  str     who guessed it
     probe[i]   bool    a node that is there to learn from (a lookahead window); accepted like any other
     cost       float   what making the draft took, in plain steps of the target: the forwards of a draft model
@@ -95,6 +100,8 @@ class DraftBuilder:
     source: list[str] = field(default_factory=list)
     probe: list[bool] = field(default_factory=list)
     _child: dict[tuple[int, int], int] = field(default_factory=dict)
+    _depth: dict[int, int] = field(default_factory=lambda: {ANCHOR: 0})
+    _width: dict[int, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.token)
@@ -114,7 +121,23 @@ class DraftBuilder:
         self.prob.append(prob)
         self.source.append(source)
         self.probe.append(probe)
+        self._depth[node] = self._depth[parent] + 1
+        self._width[parent] = self._width.get(parent, 0) + 1
         return node
+
+    def chain(
+        self, parent: int, tokens: Sequence[int], probs: Sequence[float], budget: Budget, source: str = "", probe: bool = False
+    ) -> list[int]:
+        """Add a path under `parent` as far as the budget goes; returns its nodes, those included that were there already."""
+        path: list[int] = []
+        for token, prob in zip(tokens, probs, strict=True):
+            if (parent, token) not in self._child and (
+                len(self) >= budget.nodes or self._depth[parent] >= budget.depth or self._width.get(parent, 0) >= budget.branching
+            ):
+                break
+            parent = self.add(parent, token, prob, source, probe)
+            path.append(parent)
+        return path
 
     def build(self) -> Draft:
         """The draft, likeliest path first."""

@@ -50,6 +50,8 @@ class Drafter:
 
     name = "drafter"
     needs: frozenset[Need] = frozenset()
+    top_k = 8
+    """How many of the best ids `step.top_k` should have in a row; a backend that keeps fewer gives what it has."""
 
     def open(self, session: Context) -> None:
         """A session begins; its prompt is in `session.tokens`."""

@@ -20,7 +20,6 @@ from echodraft.core.session import Session
 from echodraft.core.step import Step, Times
 from echodraft.errors import Unsupported, UsageError
 
-TOP_K = 8
 AT_ONCE = 8
 """Pending tokens of a session that follows another one, which go with its draft in one forward."""
 
@@ -203,7 +202,7 @@ class Engine:
                 batch=len(sessions),
                 times=times,
                 hidden=row.hidden() if Need.HIDDEN in needs else None,
-                top_k=row.top_k(TOP_K) if Need.TOP_K in needs else None,
+                top_k=row.top_k(self.drafter.top_k) if Need.TOP_K in needs else None,
                 budget=budget,
             )
             for s, n, draft, verdict, fed, row, budget in zip(
