@@ -9,7 +9,9 @@ from echodraft.errors import UsageError, unknown_name
 
 DRAFTERS: dict[str, str] = {
     "goose": "echodraft.drafters.goose:Goose",
+    "logitspec": "echodraft.drafters.logitspec:LogitSpec",
     "none": "echodraft.drafters.none:NoDrafter",
+    "pld+": "echodraft.drafters.pld_plus:PldPlus",
     "prompt-lookup": "echodraft.drafters.prompt_lookup:PromptLookup",
     "recycling": "echodraft.drafters.recycling:Recycling",
     "sam": "echodraft.drafters.sam:Sam",

@@ -48,6 +48,14 @@ class NgramIndex:
         return None
 
 
+def continued(tokens: Sequence[int], position: int, n: int) -> list[int]:
+    """The `n` tokens from `position` on; where the text ends it goes on with what was copied, as a text that repeats itself does."""
+    copied = list(tokens[position : position + n])
+    while len(copied) < n:
+        copied.append(copied[len(copied) - (len(tokens) - position)])
+    return copied
+
+
 class PromptLookup(Drafter):
     """The text itself as the draft model: what followed the same n-gram before is likely to follow it again.
 
@@ -83,9 +91,7 @@ class PromptLookup(Drafter):
         if found is None:
             return EMPTY
         n, position = found
-        copied = list(tokens[position : position + most])
-        while len(copied) < most:  # the match reaches the end: go on with what it produced
-            copied.append(copied[len(copied) - (len(tokens) - position)])
+        copied = continued(tokens, position, most)
         return Draft.chain(copied, self.claims(n, len(copied)), self.name)
 
     @classmethod
