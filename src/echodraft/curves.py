@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from hashlib import sha256
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from echodraft.core.budget import CostCurve
-from echodraft.errors import UsageError
+from echodraft.errors import UsageError, unknown_name
 from echodraft.paths import user_cache
 
 
@@ -37,19 +40,42 @@ def save_curve(curve: CostCurve, path: Path) -> None:
     unfinished.replace(path)
 
 
+def shipped_curves() -> dict[str, dict[str, Any]]:
+    """The curves that come with echodraft, by name: "rows", "contexts", "cost", "name", "about", "assumption"."""
+    folder = files("echodraft") / "data" / "curves"
+    held = {file.name.removesuffix(".json"): json.loads(file.read_text(encoding="utf-8")) for file in folder.iterdir()}
+    return dict(sorted(held.items()))
+
+
+def find_curve(name: str) -> CostCurve:
+    """A curve by the file that holds it, or by the name of one that is shipped. Raises `UsageError`."""
+    path = Path(name).expanduser()
+    if path.is_file() or path.suffix == ".json":
+        return load_curve(path)
+    shipped = shipped_curves()
+    if name not in shipped:
+        raise unknown_name("cost curve", name, shipped)
+    return read_curve(shipped[name])
+
+
 def load_curve(path: Path) -> CostCurve:
     """Read a curve. Raises `UsageError` where the file holds none."""
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-        curve = CostCurve(
-            tuple(int(n) for n in held["rows"]),
-            tuple(tuple(float(c) for c in line) for line in held["cost"]),
-            tuple(int(n) for n in held["contexts"]),
-            str(held["name"]),
-        )
+        curve = read_curve(held)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"The cost curve {path} cannot be read ({error}). Measure it again with: echodraft cost.") from error
     shape = [len(line) for line in curve.cost]
     if not curve.rows or curve.rows[0] != 1 or shape != [len(curve.rows)] * len(curve.contexts):
         raise UsageError(f"The cost curve {path} is incomplete. Measure it again with: echodraft cost.")
     return curve
+
+
+def read_curve(held: Mapping[str, Any]) -> CostCurve:
+    """A curve from what JSON holds of it."""
+    return CostCurve(
+        tuple(int(n) for n in held["rows"]),
+        tuple(tuple(float(c) for c in line) for line in held["cost"]),
+        tuple(int(n) for n in held["contexts"]),
+        str(held["name"]),
+    )

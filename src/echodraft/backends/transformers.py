@@ -18,6 +18,7 @@ from echodraft.backends.transformers_linear import PackedLinears
 from echodraft.backends.transformers_sampling import Forward, TorchScores
 from echodraft.core.backend import Need, Request, Shape
 from echodraft.core.draft import EMPTY, Draft
+from echodraft.errors import UsageError
 
 CHUNK = 512
 
@@ -53,6 +54,7 @@ class TransformersBackend:
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.dtype: torch.dtype = model.dtype
         self.forwards = 0
+        self._also: tuple[int, ...] = ()
         self._types = layer_types(config)
         self._windows = {kind: window_of(config, kind) for kind in set(self._types)}
         self._cache = TreeCache([self._windows[kind] for kind in self._types])
@@ -63,6 +65,23 @@ class TransformersBackend:
         self._switch, self._recomputes = longrope_switch(model, config)
         self._slots: dict[int, Slot] = {}
         self._last: dict[int, tuple[int, Request]] = {}
+
+    def show(self, layers: Sequence[int]) -> None:
+        """From now on `hidden` holds, beside the final norm's states, those behind so many decoder layers, side by side in this order.
+
+        Raises `UsageError` for a number that is not one of the model's layers, from 1 on.
+        """
+        for layer in layers:
+            if not 1 <= layer <= len(self._types):
+                raise UsageError(f"There is no layer {layer}: the model has layers 1 to {len(self._types)}, and the final norm.")
+        self._also = tuple(layers)
+
+    def _taps(self) -> list[Any]:
+        """The modules whose outputs are the hidden states."""
+        decoder = self.model.get_decoder()
+        stacks = (module for module in decoder.modules() if isinstance(module, torch.nn.ModuleList) and len(module) == len(self._types))
+        layers = next(stacks) if self._also else ()
+        return [decoder, *(layers[layer - 1] for layer in self._also)]
 
     # Slots: rows stay contiguous from 0, so a batch reads a view.
 
@@ -198,7 +217,7 @@ class TransformersBackend:
 
     def _call(self, ids: Any, where: Any, masks: Any, kept: int, want_hidden: bool) -> tuple[Tensor | None, Tensor]:
         """One forward of the model: hidden states [rows, width, size] if wanted, logits [rows, kept, vocab]."""
-        found: list[Tensor] = []
+        found: dict[int, Tensor] = {}
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode())
             stack.enter_context(attention(self.config))
@@ -207,8 +226,11 @@ class TransformersBackend:
             if self.packed is not None:
                 stack.enter_context(self.packed.active())
             if want_hidden:
-                hook = self.model.get_decoder().register_forward_hook(lambda _, __, out: found.append(out[0]))
-                stack.callback(hook.remove)
+                for i, module in enumerate(self._taps()):
+                    hook = module.register_forward_hook(
+                        lambda _, __, out, i=i: found.update({i: out if isinstance(out, Tensor) else out[0]})
+                    )
+                    stack.callback(hook.remove)
             out = self.model(
                 input_ids=torch.from_numpy(ids).to(self.device),
                 attention_mask=masks,
@@ -222,7 +244,8 @@ class TransformersBackend:
             raise RuntimeError(
                 f"{type(self.model).__name__} wrote {self._cache.touched} of {len(self._types)} cache layers; it keeps state elsewhere."
             )
-        return (found[0] if found else None), out.logits
+        states = [found[i] for i in range(len(found))]
+        return (torch.cat(states, dim=-1) if len(states) > 1 else states[0] if states else None), out.logits
 
 
 def layer_types(config: Any) -> list[str]:

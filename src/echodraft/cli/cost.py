@@ -15,6 +15,7 @@ def command(
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:0, …")] = "auto",
     contexts: Annotated[str, typer.Option("--contexts", help="Context lengths to measure at.")] = "200,2000",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Rounds; the median counts.")] = 5,
+    listing: Annotated[bool, typer.Option("--list", help="Measure nothing; list the curves that come with echodraft.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
     """Example: echodraft cost -m path/to/model
@@ -23,9 +24,13 @@ def command(
     """
     from echodraft.bench.cost import measure
     from echodraft.build import curve_file, load
-    from echodraft.curves import save_curve
+    from echodraft.curves import save_curve, shipped_curves
     from echodraft.errors import UsageError
 
+    if listing:
+        shipped = shipped_curves()
+        lines = [f"{name:<14}{held['name']}\n    {held['about']}\n" for name, held in shipped.items()]
+        return console.json_object(shipped) if as_json else console.answer("".join(lines))
     try:
         lengths = sorted({int(part) for part in contexts.split(",")})
     except ValueError as error:

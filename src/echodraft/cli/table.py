@@ -25,6 +25,8 @@ COMMANDS = {
     "verify": Entry("echodraft.cli.verify", "Check every drafter against plain decoding, token for token."),
     "inspect": Entry("echodraft.cli.inspect", "A trace of --trace: every step's tree, what was refused, why it ended."),
     "report": Entry("echodraft.cli.report", "One page from the folder of a bench."),
+    "record": Entry("echodraft.cli.record", "Write down what a model says to a suite, for replay."),
+    "replay": Entry("echodraft.cli.replay", "Try drafters on a recording, without the model."),
     "cost": Entry("echodraft.cli.cost", "Measure what a forward of n tokens costs here, and keep it."),
     "store": Entry("echodraft.cli.store", "What drafters remember between runs: info, prune, forget, export."),
     "bench-store": Entry("echodraft.cli.bench_store", "Measure the suffix store: time and bytes a token, time a draft."),

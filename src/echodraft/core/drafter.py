@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Literal, Protocol
 
 from echodraft.core.backend import Need
 from echodraft.core.budget import Budget
@@ -52,6 +52,9 @@ class Drafter:
     needs: frozenset[Need] = frozenset()
     top_k = 8
     """How many of the best ids `step.top_k` should have in a row; a backend that keeps fewer gives what it has."""
+    replay: ClassVar[Literal["exact", "approximate", "live"]] = "exact"
+    """What a replay of recorded outputs is worth, where nothing is known of drafts that were rejected. "approximate": it learns from the
+    best ids at rejected nodes, which are -1 then. "live": it cannot do without them."""
 
     def open(self, session: Context) -> None:
         """A session begins; its prompt is in `session.tokens`."""

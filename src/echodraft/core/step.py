@@ -40,7 +40,7 @@ class Step:
     batch     sessions that shared the forward
     budget    what the drafter was allowed to propose; None for a prefill
     hidden    float16 [fed + n, width] and
-    top_k     int64 [n + 1, k], where the drafter needs them; k is its `top_k`
+    top_k     int64 [n + 1, k], where the drafter needs them; k is its `top_k`. A replay gives NaN and -1 where the recording knows nothing
     """
 
     session: Session

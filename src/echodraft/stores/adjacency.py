@@ -28,9 +28,14 @@ class AdjacencyStore:
         self.written = 0.0
 
     def learn(self, tokens: Sequence[int], best: NDArray[np.int64]) -> None:
-        """`best[i]` are the target's best ids behind `tokens[i]`, [n, up to WIDTH]. The last row of a token that comes twice counts."""
+        """`best[i]` are the target's best ids behind `tokens[i]`, [n, up to WIDTH]. The last row of a token that comes twice counts.
+
+        A row of -1 says nothing.
+        """
         # NumPy does not say which of two rows an indexed assignment keeps.
-        last = {token: i for i, token in enumerate(tokens)}
+        last = {token: i for i, (token, first) in enumerate(zip(tokens, best[:, 0].tolist(), strict=True)) if first != EMPTY}
+        if not last:
+            return
         most = max(last)
         if most >= len(self.rows):
             # By a fourth at least, so that growing costs each row a bounded number of copies.

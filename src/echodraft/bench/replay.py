@@ -1,0 +1,206 @@
+"""Real drafters over recorded outputs, through the real engine: what they would have brought, without the model.
+
+The target's greedy output does not depend on the drafter, so one recording serves them all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from echodraft.backends.replay import Trajectory
+from echodraft.bench.methods import parse
+from echodraft.bench.recording import Entry, Recording
+from echodraft.build import check_budget, make_drafter, make_policy, takes
+from echodraft.core.accept import Check, Stops
+from echodraft.core.backend import Need
+from echodraft.core.budget import CPU_CURVE, CostCurve
+from echodraft.core.draft import ANCHOR
+from echodraft.core.drafter import Drafter, Words
+from echodraft.core.engine import Engine
+from echodraft.core.step import Step
+from echodraft.drafters import drafter_class
+from echodraft.errors import UsageError
+from echodraft.memory import Memory
+from echodraft.metrics.stats import Stats
+from echodraft.text.tokenizer import Text
+
+GRID = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+"""Fixed budgets among which `best` looks."""
+
+
+@dataclass(slots=True)
+class Replayed:
+    """One request by one drafter.
+
+    repeated  whether its prompt occurred before in the recording
+    stats     the counts; its seconds are those of a forward that costs nothing
+    reached   steps whose accepted path came to depth d - 1 and had a child there, by d
+    kept      of these, those that accepted a child
+    scored    nodes scored, by the drafter that guessed them
+    forwards  rows and context length of every step
+    """
+
+    entry: Entry
+    repeated: bool
+    stats: Stats = field(default_factory=Stats)
+    reached: Counter[int] = field(default_factory=Counter)
+    kept: Counter[int] = field(default_factory=Counter)
+    scored: Counter[str] = field(default_factory=Counter)
+    forwards: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, step: Step) -> None:
+        """Count one step."""
+        self.stats.add(step)
+        if step.prefill:
+            return
+        draft, verdict = step.draft, step.verdict
+        self.scored.update(draft.source)
+        self.forwards.append((1 + len(draft), len(step.session.tokens) - len(verdict.tokens)))
+        for depth in range(1, verdict.accepted + 1):
+            self.reached[depth] += 1
+            self.kept[depth] += 1
+        end = verdict.path[-1] if verdict.path else ANCHOR
+        if len(verdict.tokens) > verdict.accepted and end in draft.parent:
+            self.reached[verdict.accepted + 1] += 1
+
+
+class Corpus:
+    """The requests of a recording in order, read once for all drafters. `limit`: the first ones."""
+
+    def __init__(self, recording: Recording, limit: int | None = None) -> None:
+        self.recording = recording
+        self.entries = recording.entries[:limit]
+        if not self.entries:
+            raise UsageError(f"{recording.folder} holds no finished request yet.")
+        self.trajectories: list[Trajectory] = [recording.trajectory(entry) for entry in self.entries]
+        seen: set[tuple[int, ...]] = set()
+        self.repeated: list[bool] = []
+        for trajectory in self.trajectories:
+            prompt = tuple(trajectory.prompt)
+            self.repeated.append(prompt in seen)
+            seen.add(prompt)
+
+
+def replay(
+    corpus: Corpus,
+    method: str,
+    budget: str | int = "auto",
+    *,
+    curve: CostCurve = CPU_CURVE,
+    carry: bool = True,
+    words: Words | None = None,
+    told: Callable[[Replayed], None] = lambda _: None,
+) -> list[Replayed]:
+    """What `method` ("name:knob=value", as in a benchmark) would have done: one record a request, in order.
+
+    budget  "auto" plans drafts on `curve`; a number is the size of every draft
+    carry   what the drafter remembers goes from request to request; its memory is its own
+    words   the recorded model's text, for drafters that read it
+    told    hears of every request
+
+    Raises `UsageError` for drafters that cannot be replayed.
+    """
+    name, knobs = parse(method)
+    own = knobs.pop("budget", budget)
+    check_budget(own)
+    memory = Memory()
+    drafter = make_drafter(name, knobs, {"memory": memory, "text": words})
+    refuse_live(drafter, words)
+    policy = make_policy(0 if name == "none" else own, curve, drafter)
+    engine = Engine(corpus.recording.backend(corpus.trajectories), drafter, policy)
+    done = []
+    for entry, trajectory, repeated in zip(corpus.entries, corpus.trajectories, corpus.repeated, strict=True):
+        record = Replayed(entry, repeated)
+        stops = Stops(max_new_tokens=corpus.recording.most(entry), checks=(ends(len(trajectory.output), entry.finish),))
+        session = engine.open(trajectory.prompt, stops=stops)
+        while session.finish is None:
+            for step in engine.step():
+                record.add(step)
+        assert session.output == trajectory.output
+        engine.close(session)
+        if not carry:
+            memory.forget(session.tenant)
+        done.append(record)
+        told(record)
+    return done
+
+
+def ends(length: int, finish: str) -> Check:
+    """Ends an output where it ended when it was recorded."""
+    return lambda tokens, prompt_length: finish if len(tokens) - prompt_length >= length else None
+
+
+def refuse_live(drafter: Drafter | type[Drafter], words: Words | None) -> None:
+    """Raises `UsageError` where a recording does not hold what the drafter needs."""
+    why = ""
+    if drafter.replay == "live":
+        why = "needs the model's answers to rejected drafts"
+    elif Need.MODEL in drafter.needs:
+        why = "needs a draft model"
+    if why:
+        raise UsageError(f"Drafter '{drafter.name}' {why}, which a recording does not hold. Measure it live: echodraft bench.")
+    if Need.TEXT in drafter.needs and words is None:
+        raise UsageError(f"Drafter '{drafter.name}' reads text, and the recorded model's tokenizer is not here. Name it with --tokenizer.")
+
+
+def text_of(recording: Recording, methods: Sequence[str], tokenizer: str | None) -> Words | None:
+    """The recorded model's text if one of the `methods` reads it and its tokenizer is here. Raises `UsageError`."""
+    if not any(takes(parse(method)[0], "text") for method in methods):
+        return None
+    where = tokenizer or recording.manifest.get("model", "")
+    if tokenizer is None and not Path(where).expanduser().exists():
+        return None
+    from echodraft.backends.transformers_load import load_tokenizer
+
+    return Text(load_tokenizer(where), recording.manifest.get("eos", ()))
+
+
+def fidelity(method: str) -> str:
+    """ "exact" or "approximate": what a replay of this method is worth."""
+    return drafter_class(parse(method)[0]).replay
+
+
+def speedup(records: Sequence[Replayed], curve: CostCurve) -> float | None:
+    """Estimated speed-up over plain decoding: plain steps for the same tokens / cost of the steps that were made.
+
+    In forwards of one row at the same context; what the drafter itself takes is not in it. None where there was no step.
+    """
+    tables: dict[int, NDArray[np.float64]] = {}
+    cost = tokens = 0.0
+    for record in records:
+        tokens += record.stats.emitted - record.stats.prefill_emitted
+        for rows, context in record.forwards:
+            table = tables.get(context)
+            if table is None or len(table) <= rows:
+                table = tables[context] = curve.table(max(64, rows), context)
+            cost += table[rows] / table[1]
+    return float(tokens / cost) if cost else None
+
+
+def summarise(records: Sequence[Replayed], curve: CostCurve | None) -> dict[str, Any]:
+    """The counts of many requests as plain values; `by_depth[d - 1]` is [reached, kept] of depth d."""
+    total = Stats.total(record.stats for record in records)
+    means = [record.stats.mean_accepted for record in records if record.stats.steps]
+    reached, kept, scored = (sum((getattr(r, name) for r in records), Counter()) for name in ("reached", "kept", "scored"))
+    return {
+        "requests": len(records),
+        "steps": total.steps,
+        "emitted": total.emitted,
+        "mean_accepted": total.mean_accepted,
+        "mean_accepted_macro": sum(means) / len(means) if means else 0.0,
+        "block_efficiency": total.block_efficiency,
+        "drafted": total.drafted,
+        "verified": total.verified,
+        "probes": total.probes,
+        "accepted": total.accepted,
+        "by_depth": [[reached[d], kept[d]] for d in range(1, max(reached, default=0) + 1)],
+        "by_source": {name: {"scored": scored[name], "accepted": total.by_source[name]} for name in sorted(scored)},
+        "speedup": speedup(records, curve) if curve is not None else None,
+    }
