@@ -21,14 +21,12 @@ from echodraft.build import check_budget, make_drafter, make_policy, takes
 from echodraft.core.accept import Check, Stops
 from echodraft.core.backend import Need
 from echodraft.core.budget import CPU_CURVE, CostCurve
-from echodraft.core.draft import ANCHOR
 from echodraft.core.drafter import Drafter, Words
 from echodraft.core.engine import Engine
 from echodraft.core.step import Step
-from echodraft.drafters import drafter_class
 from echodraft.errors import UsageError
 from echodraft.memory import Memory
-from echodraft.metrics.stats import Stats
+from echodraft.metrics.stats import Stats, by_depth
 from echodraft.text.tokenizer import Text
 
 GRID = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
@@ -41,8 +39,6 @@ class Replayed:
 
     repeated  whether its prompt occurred before in the recording
     stats     the counts; its seconds are those of a forward that costs nothing
-    reached   steps whose accepted path came to depth d - 1 and had a child there, by d
-    kept      of these, those that accepted a child
     scored    nodes scored, by the drafter that guessed them
     forwards  rows and context length of every step
     """
@@ -50,8 +46,6 @@ class Replayed:
     entry: Entry
     repeated: bool
     stats: Stats = field(default_factory=Stats)
-    reached: Counter[int] = field(default_factory=Counter)
-    kept: Counter[int] = field(default_factory=Counter)
     scored: Counter[str] = field(default_factory=Counter)
     forwards: list[tuple[int, int]] = field(default_factory=list)
 
@@ -60,15 +54,8 @@ class Replayed:
         self.stats.add(step)
         if step.prefill:
             return
-        draft, verdict = step.draft, step.verdict
-        self.scored.update(draft.source)
-        self.forwards.append((1 + len(draft), len(step.session.tokens) - len(verdict.tokens)))
-        for depth in range(1, verdict.accepted + 1):
-            self.reached[depth] += 1
-            self.kept[depth] += 1
-        end = verdict.path[-1] if verdict.path else ANCHOR
-        if len(verdict.tokens) > verdict.accepted and end in draft.parent:
-            self.reached[verdict.accepted + 1] += 1
+        self.scored.update(step.draft.source)
+        self.forwards.append((1 + len(step.draft), len(step.session.tokens) - len(step.verdict.tokens)))
 
 
 class Corpus:
@@ -97,13 +84,14 @@ def replay(
     carry: bool = True,
     words: Words | None = None,
     told: Callable[[Replayed], None] = lambda _: None,
+    watch: Callable[[Step], None] = lambda _: None,
 ) -> list[Replayed]:
     """What `method` ("name:knob=value", as in a benchmark) would have done: one record a request, in order.
 
     budget  "auto" plans drafts on `curve`; a number is the size of every draft
     carry   what the drafter remembers goes from request to request; its memory is its own
     words   the recorded model's text, for drafters that read it
-    told    hears of every request
+    told    hears of every request, `watch` of every step
 
     Raises `UsageError` for drafters that cannot be replayed.
     """
@@ -123,6 +111,7 @@ def replay(
         while session.finish is None:
             for step in engine.step():
                 record.add(step)
+                watch(step)
         assert session.output == trajectory.output
         engine.close(session)
         if not carry:
@@ -137,10 +126,10 @@ def ends(length: int, finish: str) -> Check:
     return lambda tokens, prompt_length: finish if len(tokens) - prompt_length >= length else None
 
 
-def refuse_live(drafter: Drafter | type[Drafter], words: Words | None) -> None:
+def refuse_live(drafter: Drafter, words: Words | None) -> None:
     """Raises `UsageError` where a recording does not hold what the drafter needs."""
     why = ""
-    if drafter.replay == "live":
+    if fidelity(drafter) == "live":
         why = "needs the model's answers to rejected drafts"
     elif Need.MODEL in drafter.needs:
         why = "needs a draft model"
@@ -162,9 +151,9 @@ def text_of(recording: Recording, methods: Sequence[str], tokenizer: str | None)
     return Text(load_tokenizer(where), recording.manifest.get("eos", ()))
 
 
-def fidelity(method: str) -> str:
-    """ "exact" or "approximate": what a replay of this method is worth."""
-    return drafter_class(parse(method)[0]).replay
+def fidelity(drafter: Drafter | type[Drafter]) -> str:
+    """What a replay of this drafter is worth: "exact", "approximate", or "live" for nothing at all."""
+    return drafter.replay or ("approximate" if Need.TOP_K in drafter.needs else "exact")
 
 
 def speedup(records: Sequence[Replayed], curve: CostCurve) -> float | None:
@@ -185,10 +174,10 @@ def speedup(records: Sequence[Replayed], curve: CostCurve) -> float | None:
 
 
 def summarise(records: Sequence[Replayed], curve: CostCurve | None) -> dict[str, Any]:
-    """The counts of many requests as plain values; `by_depth[d - 1]` is [reached, kept] of depth d."""
+    """The counts of many requests as plain values, named as in `docs/counts.md`; `reached` and `kept` by depth, from 1 on."""
     total = Stats.total(record.stats for record in records)
     means = [record.stats.mean_accepted for record in records if record.stats.steps]
-    reached, kept, scored = (sum((getattr(r, name) for r in records), Counter()) for name in ("reached", "kept", "scored"))
+    scored: Counter[str] = sum((record.scored for record in records), Counter())
     return {
         "requests": len(records),
         "steps": total.steps,
@@ -200,7 +189,8 @@ def summarise(records: Sequence[Replayed], curve: CostCurve | None) -> dict[str,
         "verified": total.verified,
         "probes": total.probes,
         "accepted": total.accepted,
-        "by_depth": [[reached[d], kept[d]] for d in range(1, max(reached, default=0) + 1)],
+        "reached": by_depth(total.reached),
+        "kept": by_depth(total.kept),
         "by_source": {name: {"scored": scored[name], "accepted": total.by_source[name]} for name in sorted(scored)},
         "speedup": speedup(records, curve) if curve is not None else None,
     }

@@ -33,10 +33,12 @@ def command(
     Try drafters on recorded outputs, without the model: real drafters, real engine, real budgets. Counts equal those of a live run for
     drafters that use tokens and hidden states; those marked ≈ also learn from rejected drafts, of which a recording knows nothing.
     """
+    from echodraft.bench.methods import parse
     from echodraft.bench.recording import Recording
     from echodraft.bench.replay import GRID, Corpus, Replayed, fidelity, replay, speedup, summarise, text_of
     from echodraft.core.budget import CPU_CURVE
     from echodraft.curves import find_curve
+    from echodraft.drafters import drafter_class
     from echodraft.errors import UsageError
 
     if memory not in ("carry", "cold"):
@@ -64,7 +66,11 @@ def command(
                         found, best = tried, other
                 told = curve if cost is not None else None
                 fresh = summarise([record for record in found if not record.repeated], told)
-                row = {"drafter": name, "budget": f"best: {best}" if size == "best" else size, "replay": fidelity(name)}
+                row = {
+                    "drafter": name,
+                    "budget": f"best: {best}" if size == "best" else size,
+                    "replay": fidelity(drafter_class(parse(name)[0])),
+                }
                 rows.append({**row, **({} if no_repeats else {"all": summarise(found, told)}), "without_repeats": fresh})
     repeats = sum(corpus.repeated)
     if as_json:
@@ -118,7 +124,7 @@ def _print(rows: list[dict[str, Any]], costed: bool) -> None:
             if part in row:
                 counts.add_row(label, budget, *_cells(row[part], costed))
         held = row.get("all", row["without_repeats"])
-        shares = [f"{kept / reached:.0%}" if reached else "" for reached, kept in held["by_depth"]]
+        shares = [f"{kept / reached:.0%}" if reached else "" for reached, kept in zip(held["reached"], held["kept"], strict=False)]
         depths.add_row(name, budget, *(shares[d - 1] if d <= len(shares) else "" for d in DEPTHS))
         for source, n in held["by_source"].items():
             sources.add_row(name, budget, source, f"{n['scored']:,}", f"{n['accepted']:,}", f"{n['accepted'] / n['scored']:.0%}")

@@ -52,9 +52,10 @@ class Drafter:
     needs: frozenset[Need] = frozenset()
     top_k = 8
     """How many of the best ids `step.top_k` should have in a row; a backend that keeps fewer gives what it has."""
-    replay: ClassVar[Literal["exact", "approximate", "live"]] = "exact"
-    """What a replay of recorded outputs is worth, where nothing is known of drafts that were rejected. "approximate": it learns from the
-    best ids at rejected nodes, which are -1 then. "live": it cannot do without them."""
+    replay: ClassVar[Literal["exact", "approximate", "live"] | None] = None
+    """What a replay of recorded outputs is worth, where nothing is known of rejected nodes: their best ids are -1, their states NaN.
+    "exact": it never looks at them. "approximate": it learns from them. "live": it cannot do without them. None: "approximate" if it
+    needs the best ids, else "exact"."""
 
     def open(self, session: Context) -> None:
         """A session begins; its prompt is in `session.tokens`."""

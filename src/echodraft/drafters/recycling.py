@@ -39,7 +39,6 @@ class Recycling(Drafter):
 
     name = "recycling"
     needs = frozenset({Need.TOP_K})
-    replay = "approximate"
     # Chance that the successor of each rank is right, given that its parent was: measured on five prompts of code, chat and mathematics
     # with SmolLM2-135M, and made smooth. A prior that the budget corrects from counts.
     FOLLOW = (0.44, 0.11, 0.045, 0.035, 0.03, 0.02, 0.016, 0.014)

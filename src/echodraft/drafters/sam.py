@@ -32,7 +32,6 @@ class Sam(Drafter):
 
     name = "sam"
     needs = frozenset({Need.TOP_K})
-    replay = "approximate"
 
     def __init__(self, predicts: int = 40, threshold: int = 5, alpha: float = 4.0, memory: Memory | None = None) -> None:
         if predicts < 1 or threshold < 1 or alpha < 0:
