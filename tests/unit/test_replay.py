@@ -11,8 +11,9 @@ import pytest
 
 from echodraft.backends.toy import ToyBackend
 from echodraft.backends.transformers import TransformersBackend
+from echodraft.bench.methods import parse
 from echodraft.bench.recording import Recording, Writer, describe, read_layers, record
-from echodraft.bench.replay import Corpus, Replayed, fidelity, replay, summarise
+from echodraft.bench.replay import Corpus, Replayed, fidelity_of, replay, summarise
 from echodraft.bench.suites import Item
 from echodraft.build import make_drafter, make_policy
 from echodraft.core.accept import Stops
@@ -132,18 +133,20 @@ def counts(steps: Sequence[Step]) -> dict[str, Any]:
     return summarise([record], None)
 
 
-EXACT = [name for name in DRAFTERS if fidelity(drafter_class(name)) == "exact" and Need.MODEL not in drafter_class(name).needs]
+METHODS = [*DRAFTERS, "logitspec:guesses=8", f"{__name__}:Nearest"]
+EXACT = [method for method in METHODS if fidelity_of(method) == "exact" and Need.MODEL not in drafter_class(parse(method)[0]).needs]
 
 
 @pytest.mark.parametrize("carry", [True, False])
 @pytest.mark.parametrize("budget", ["auto", 3, 16])
 @pytest.mark.parametrize("live", LIVE)
-@pytest.mark.parametrize("name", [*EXACT, f"{__name__}:Nearest"])
+@pytest.mark.parametrize("method", EXACT)
 def test_drafts_budgets_and_counts_of_a_replay_are_those_of_the_live_run(
-    recordings: Callable[[str], Path], name: str, live: str, budget: str | int, carry: bool
+    recordings: Callable[[str], Path], method: str, live: str, budget: str | int, carry: bool
 ) -> None:
     backend, memory = LIVE[live](), Memory()
-    drafter = make_drafter(name, {}, {"memory": memory})
+    name, knobs = parse(method)
+    drafter = make_drafter(name, knobs, {"memory": memory})
     there = steps_of(backend, drafter, budget, memory, carry, Stops(frozenset({eos_of(backend)}), MOST))
     here: list[list[Step]] = []
 
@@ -152,9 +155,9 @@ def test_drafts_budgets_and_counts_of_a_replay_are_those_of_the_live_run(
             here.append([])
         here[-1].append(step)
 
-    found = replay(Corpus(Recording(recordings(live))), name, budget, curve=CURVE, carry=carry, watch=watch)
+    found = replay(Corpus(Recording(recordings(live))), method, budget, curve=CURVE, carry=carry, watch=watch)
     assert [fingerprint(steps) for steps in here] == [fingerprint(steps) for steps in there]
     assert [summarise([record], None) for record in found] == [counts(steps) for steps in there]
-    if live == "toy" and name != "none":
+    if live == "toy" and method != "none":
         assert summarise(found, None)["accepted"] > 20
     assert {steps[-1].verdict.finish for steps in there} == {"eos", "length"}

@@ -61,14 +61,14 @@ class ReplayScores:
         return [path[p + 1] if 0 <= p < last else UNKNOWN for p in self.at]
 
     def top_k(self, k: int) -> NDArray[np.int64]:
-        """The best ids where they were recorded, -1 elsewhere. Shape [n + 1, k]."""
-        found: NDArray[np.int64] = np.full((len(self.at), k), UNKNOWN, dtype=np.int64)
+        """The best ids where they were recorded, -1 elsewhere. Shape [n + 1, k], or as many as were recorded."""
         trajectory = self.slot.trajectory
         assert trajectory is not None
         most, first = min(k, trajectory.top.shape[1]), len(trajectory.prompt) - 1
+        found: NDArray[np.int64] = np.full((len(self.at), most), UNKNOWN, dtype=np.int64)
         for row, p in enumerate(self.at):
             if 0 <= p - first < len(trajectory.top):
-                found[row, :most] = trajectory.top[p - first, :most]
+                found[row] = trajectory.top[p - first, :most]
         return found
 
     def hidden(self) -> NDArray[np.float16]:

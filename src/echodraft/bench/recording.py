@@ -32,12 +32,14 @@ from echodraft.core.backend import Backend, Need, Request
 from echodraft.core.budget import Budget
 from echodraft.core.draft import Draft
 from echodraft.core.drafter import Context, Drafter
-from echodraft.core.engine import TOP_K, Engine
+from echodraft.core.engine import Engine
 from echodraft.core.step import Step
 from echodraft.decoder import Decoder
 from echodraft.errors import EchodraftError, UsageError
 
 VERSION = 1
+TOP = 8
+"""Best ids that are kept of a row."""
 MANIFEST, LINES, UNFINISHED = "manifest.json", "requests.jsonl", ".unfinished"
 FREE = ("limit", "drafter")
 """Settings that may change when a recording goes on: they change no output."""
@@ -77,6 +79,11 @@ class Recording:
         if version != VERSION:
             raise UsageError(f"{folder} is a recording of version {version}, this is for {VERSION}. Record again.")
         self._by_file = {entry.file: entry for entry in self.entries}
+
+    @property
+    def top(self) -> int:
+        """Best ids that were kept of a row."""
+        return int(self.manifest.get("top", TOP))
 
     @property
     def context(self) -> int | None:
@@ -222,6 +229,7 @@ class Heard(Drafter):
     def __init__(self, inner: Drafter, hidden: bool) -> None:
         self.name, self.inner = inner.name, inner
         self.needs = inner.needs | {Need.TOP_K} | ({Need.HIDDEN} if hidden else frozenset())
+        self.top_k = max(TOP, inner.top_k)
         self.hidden: list[NDArray[np.float16]] = []
         self.top: list[NDArray[np.int64]] = []
 
@@ -238,7 +246,7 @@ class Heard(Drafter):
             if step.hidden is not None:
                 self.hidden.append(step.hidden[[*range(step.fed), *(step.fed + node for node in path)]])
             if step.top_k is not None:
-                self.top.append(step.top_k[[0, *(node + 1 for node in path)]])
+                self.top.append(step.top_k[[0, *(node + 1 for node in path)], :TOP])
         self.inner.observe(steps)
 
     def rewind(self, session: Context, length: int) -> None:
@@ -278,7 +286,7 @@ def describe(decoder: Decoder, suite: str, layers: Sequence[str], settings: Mapp
         "eos": sorted(decoder.text.eos),
         "width": _width(backend) // len(layers) if layers else 0,
         "layers": list(layers),
-        "top": min(TOP_K, backend.vocab_size),
+        "top": min(TOP, backend.vocab_size),
         "suite": suite,
         "settings": dict(settings),
     }

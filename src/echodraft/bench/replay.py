@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from echodraft.backends.replay import Trajectory
 from echodraft.bench.methods import parse
-from echodraft.bench.recording import Entry, Recording
+from echodraft.bench.recording import TOP, Entry, Recording
 from echodraft.build import check_budget, make_drafter, make_policy, takes
 from echodraft.core.accept import Check, Stops
 from echodraft.core.backend import Need
@@ -151,9 +151,18 @@ def text_of(recording: Recording, methods: Sequence[str], tokenizer: str | None)
     return Text(load_tokenizer(where), recording.manifest.get("eos", ()))
 
 
-def fidelity(drafter: Drafter | type[Drafter]) -> str:
-    """What a replay of this drafter is worth: "exact", "approximate", or "live" for nothing at all."""
-    return drafter.replay or ("approximate" if Need.TOP_K in drafter.needs else "exact")
+def fidelity(drafter: Drafter, top: int = TOP) -> str:
+    """What a replay of this drafter is worth where `top` best ids were recorded: "exact", "approximate", or "live" for nothing at all."""
+    if Need.TOP_K in drafter.needs and drafter.replay != "live":
+        return "approximate" if drafter.replay is None or drafter.top_k > top else drafter.replay
+    return drafter.replay or "exact"
+
+
+def fidelity_of(method: str, top: int = TOP) -> str:
+    """`fidelity` of a method by its text."""
+    name, knobs = parse(method)
+    knobs.pop("budget", None)
+    return fidelity(make_drafter(name, knobs), top)
 
 
 def speedup(records: Sequence[Replayed], curve: CostCurve) -> float | None:

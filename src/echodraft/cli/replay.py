@@ -33,12 +33,10 @@ def command(
     Try drafters on recorded outputs, without the model: real drafters, real engine, real budgets. Counts equal those of a live run for
     drafters that use tokens and hidden states; those marked ≈ also learn from rejected drafts, of which a recording knows nothing.
     """
-    from echodraft.bench.methods import parse
     from echodraft.bench.recording import Recording
-    from echodraft.bench.replay import GRID, Corpus, Replayed, fidelity, replay, speedup, summarise, text_of
+    from echodraft.bench.replay import GRID, Corpus, Replayed, fidelity_of, replay, speedup, summarise, text_of
     from echodraft.core.budget import CPU_CURVE
     from echodraft.curves import find_curve
-    from echodraft.drafters import drafter_class
     from echodraft.errors import UsageError
 
     if memory not in ("carry", "cold"):
@@ -69,7 +67,7 @@ def command(
                 row = {
                     "drafter": name,
                     "budget": f"best: {best}" if size == "best" else size,
-                    "replay": fidelity(drafter_class(parse(name)[0])),
+                    "replay": fidelity_of(name, corpus.recording.top),
                 }
                 rows.append({**row, **({} if no_repeats else {"all": summarise(found, told)}), "without_repeats": fresh})
     repeats = sum(corpus.repeated)

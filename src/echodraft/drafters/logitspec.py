@@ -38,6 +38,7 @@ class LogitSpec(Drafter):
 
     name = "logitspec"
     needs = frozenset({Need.TOP_K})
+    replay = "exact"  # it reads rows on the path only
     LENGTHS = ((8, 4), (32, 3))
     # Chance that the token behind the anchor is the guess of each rank; a prior that the budget corrects from counts.
     FOLLOW = (0.01, 0.08, 0.05, 0.04, 0.03, 0.02, 0.02, 0.02)
