@@ -81,10 +81,10 @@ class Plain:
         self.places[worst] = None
         self.free.append(worst)
 
-    def credit(self, ids: Ids, right: int) -> None:
+    def credit(self, ids: Ids, right: int, tried: int) -> None:
         known = self.match(ids[: self.length + 1])
         if known:
-            known.tried += min(right + 1, len(ids[: self.length + 1]) - 1)
+            known.tried += tried
             known.kept += right
             if right:
                 known.score = log2(2**known.score + right * 2 ** (self.clock / self.half))
@@ -126,8 +126,8 @@ def test_the_pool_holds_what_a_pool_of_plain_lists_holds(found: list[tuple[str, 
             both.plain.add(ids)
         elif len(ids) > 1:
             right = min(right, len(ids[: length + 1]) - 1)
-            both.real.credit(ids, right)
-            both.plain.credit(ids, right)
+            both.real.credit(ids, right, right + 1)
+            both.plain.credit(ids, right, right + 1)
         both.check(4)
 
 

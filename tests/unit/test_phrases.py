@@ -36,7 +36,7 @@ def test_the_newest_comes_first_among_phrases_without_success() -> None:
 def test_what_was_right_before_comes_before_what_is_new() -> None:
     pool = PhrasePool(per_key=3)
     pool.add([7, 1, 1])
-    pool.credit([7, 1, 1], 2)
+    pool.credit([7, 1, 1], 2, 2)
     for token in range(2, 50):
         pool.add([7, token])
     assert [phrase.tokens for phrase in pool.best(7, 3)] == [(1, 1), (49,), (48,)]
@@ -45,7 +45,7 @@ def test_what_was_right_before_comes_before_what_is_new() -> None:
 def test_success_is_worth_less_with_age() -> None:
     pool = PhrasePool(most=40)
     pool.add([0, 1])
-    pool.credit([0, 1], 1)
+    pool.credit([0, 1], 1, 1)
     for key in range(1, 1000):
         pool.add([key, 5])
     assert pool.best(0, 1) == []
@@ -56,14 +56,14 @@ def test_a_key_that_is_full_gives_up_its_worst_phrase() -> None:
     pool = PhrasePool(per_key=2)
     for token in (1, 2, 3):
         pool.add([7, token])
-        pool.credit([7, 1], 1)
+        pool.credit([7, 1], 1, 1)
     assert {phrase.tokens for phrase in pool.best(7, 9)} == {(1,), (3,)}
 
 
 def test_a_correction_takes_the_place_and_the_rank_but_not_the_tally() -> None:
     pool = PhrasePool()
     pool.add([7, 1, 2])
-    pool.credit([7, 1, 2], 1)
+    pool.credit([7, 1, 2], 1, 2)
     pool.add([7, 3])
     pool.correct([7, 1, 2], [7, 1, 4])
     assert [phrase.tokens for phrase in pool.best(7, 9)] == [(1, 4), (3,)]

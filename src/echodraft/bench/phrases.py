@@ -51,7 +51,7 @@ def measure_phrases(texts: Sequence[Ids], phrases: int, told: Callable[[str], No
     seconds, bytes_ = perf_counter() - start, pool.nbytes / max(1, len(pool))
     told("looking up")
     best = _times([lambda key=key: pool.best(key, 3) for key in _keys(texts)])
-    credit = _times([lambda ids=entry["ids"]: pool.credit(ids, 1) for entry, _ in zip(pool.entries(), range(ASKED), strict=False)])
+    credit = _times([lambda ids=entry["ids"]: pool.credit(ids, 1, 2) for entry, _ in zip(pool.entries(), range(ASKED), strict=False)])
     told("living on")
     again, steps = perf_counter(), 0
     for _ in range(LATER):

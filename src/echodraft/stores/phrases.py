@@ -82,9 +82,9 @@ class PhrasePool:
         tokens, sizes, chances = table.best(self._table, key, k)
         return [Phrase(tuple(row[1:n]), chance) for row, n, chance in zip(tokens.tolist(), sizes.tolist(), chances.tolist(), strict=True)]
 
-    def credit(self, phrase: Sequence[int], right: int) -> None:
-        """A phrase (its key first) was scored behind a right prefix, and its first `right` tokens behind the key were right."""
-        table.credit(self._table, self._ids(phrase), right, self._half)
+    def credit(self, phrase: Sequence[int], right: int, tried: int) -> None:
+        """`tried` tokens behind the key of a phrase (its key first) met the text that really came; the first `right` of them were right."""
+        table.credit(self._table, self._ids(phrase), right, tried, self._half)
 
     def correct(self, phrase: Sequence[int], better: Sequence[int]) -> None:
         """`better` takes the place and the worth of `phrase`; both have the same key first. Nothing if `phrase` is there no more."""
@@ -186,7 +186,7 @@ def warm() -> None:
     """Bring in the compiled code, so that no request waits for it."""
     pool = PhrasePool(2, 2, 4)
     pool.read(list(range(9)))
-    pool.credit([6, 7, 8], 1)
+    pool.credit([6, 7, 8], 1, 2)
     pool.correct([6, 7, 8], [6, 5])
     pool.best(6, 2)
     pool.prune(3)

@@ -223,12 +223,12 @@ def best(t: Table, key: int, k: int) -> tuple[Ints, Ints, Floats]:
 
 
 @compiled
-def credit(t: Table, phrase: Ints, right: int, half: float) -> None:
-    """The first `right` tokens behind the key were right, and the next one, if there is one, was not."""
+def credit(t: Table, phrase: Ints, right: int, tried: int, half: float) -> None:
+    """Of the first `tried` tokens behind the key the first `right` were right."""
     place = find(t, phrase, len(phrase))
     if place < 0:
         return
-    t.tally[place, TRIED] += min(right + 1, len(phrase) - 1)
+    t.tally[place, TRIED] += tried
     t.tally[place, KEPT] += right
     if t.tally[place, TRIED] > AGED:
         t.tally[place] /= 2
