@@ -60,14 +60,24 @@ def test_a_key_that_is_full_gives_up_its_worst_phrase() -> None:
     assert {phrase.tokens for phrase in pool.best(7, 9)} == {(1,), (3,)}
 
 
-def test_a_correction_takes_the_place_and_the_rank_but_not_the_tally() -> None:
+def test_a_correction_takes_the_place_of_a_phrase_that_was_never_right() -> None:
     pool = PhrasePool()
-    pool.add([7, 1, 2])
-    pool.credit([7, 1, 2], 1, 2)
     pool.add([7, 3])
+    pool.add([7, 1, 2])
+    pool.credit([7, 1, 2], 0, 1)
     pool.correct([7, 1, 2], [7, 1, 4])
     assert [phrase.tokens for phrase in pool.best(7, 9)] == [(1, 4), (3,)]
     assert pool.best(7, 1)[0].chance == 0.5
+
+
+def test_a_correction_stands_beside_a_phrase_that_was_right_before() -> None:
+    pool = PhrasePool(length=2)
+    pool.read([7, 1, 2])
+    pool.add([7, 3])
+    pool.credit([7, 3], 1, 1)
+    for wrong in ([7, 1, 2], [7, 3]):
+        pool.correct(wrong, [7, 4, 5])
+    assert {phrase.tokens for phrase in pool.best(7, 9)} == {(1, 2), (3,), (4, 5)}
 
 
 def test_a_correction_that_is_known_already_leaves_one_phrase() -> None:

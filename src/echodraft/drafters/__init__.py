@@ -11,6 +11,7 @@ DRAFTERS: dict[str, str] = {
     "goose": "echodraft.drafters.goose:Goose",
     "logitspec": "echodraft.drafters.logitspec:LogitSpec",
     "none": "echodraft.drafters.none:NoDrafter",
+    "ouroboros": "echodraft.drafters.ouroboros:Ouroboros",
     "pld+": "echodraft.drafters.pld_plus:PldPlus",
     "prompt-lookup": "echodraft.drafters.prompt_lookup:PromptLookup",
     "recycling": "echodraft.drafters.recycling:Recycling",

@@ -66,16 +66,16 @@ class PhrasePool:
         """Keep a phrase, its key first; what is longer than `length` is cut off. One without a token behind the key says nothing."""
         ids = self._ids(phrase)
         if len(ids) > 1:
-            self._insert(ids[None, :])
+            self._insert(ids[None, :], 0.0)
 
     def read(self, text: Sequence[int] | NDArray[Any], begin: int = 0) -> None:
-        """Keep every phrase of full length of a text that ends at place `begin` or later."""
+        """Keep every phrase of full length that ends at place `begin` of a text or later. One of its tokens counts as right."""
         ids = np.asarray(text, np.int32)
         width = self.length + 1
         ids = ids[max(0, begin - self.length) :]
         if len(ids) >= width:
             windows = np.lib.stride_tricks.sliding_window_view(ids, width)
-            self._insert(np.ascontiguousarray(windows))
+            self._insert(np.ascontiguousarray(windows), 1.0)
 
     def best(self, key: int, k: int) -> list[Phrase]:
         """The `k` phrases of the key that are worth most, the best first. Shared beginnings are not merged."""
@@ -87,10 +87,13 @@ class PhrasePool:
         table.credit(self._table, self._ids(phrase), right, tried, self._half)
 
     def correct(self, phrase: Sequence[int], better: Sequence[int]) -> None:
-        """`better` takes the place and the worth of `phrase`; both have the same key first. Nothing if `phrase` is there no more."""
+        """`better`, which begins with the same key, takes the place and the worth of `phrase`.
+
+        It stands beside a phrase that was right before, and nowhere if `phrase` is there no more.
+        """
         ids = self._ids(better)
-        if len(ids) > 1:
-            table.correct(self._table, self._ids(phrase), ids, time())
+        if len(ids) > 1 and not table.correct(self._table, self._ids(phrase), ids, time()):
+            self._insert(ids[None, :], 0.0)
 
     def reach(self, length: int) -> None:
         """Make room for longer phrases."""
@@ -107,9 +110,9 @@ class PhrasePool:
     def _ids(self, phrase: Sequence[int] | NDArray[Any]) -> NDArray[np.int32]:
         return np.asarray(phrase[: self.length + 1], np.int32)
 
-    def _insert(self, phrases: NDArray[np.int32]) -> None:
+    def _insert(self, phrases: NDArray[np.int32], proven: float) -> None:
         now, done = time(), 0
-        while (done := table.insert(self._table, phrases, done, self.per_key, self.most, self._half, now)) < len(phrases):
+        while (done := table.insert(self._table, phrases, done, proven, self.per_key, self.most, self._half, now)) < len(phrases):
             self._grow()
 
     def _grow(self) -> None:

@@ -18,7 +18,7 @@ TRIED, KEPT = range(2)
 """Columns of `tally`."""
 LOOKED = 16
 """Places among which a full pool looks for the worst phrase."""
-AGED = 64.0
+AGED = 16.0
 """Counts of tokens that were tried are halved beyond this."""
 
 Ints = NDArray[np.int32]
@@ -155,8 +155,11 @@ def evict(t: Table) -> None:
 
 
 @compiled
-def insert(t: Table, phrases: Ints, done: int, per_key: int, most: int, half: float, now: float) -> int:
-    """Add phrases [n, tokens] from number `done` on; how many are in. Fewer than all: the arrays must grow for the next one."""
+def insert(t: Table, phrases: Ints, done: int, proven: float, per_key: int, most: int, half: float, now: float) -> int:
+    """Add phrases [n, tokens] from number `done` on; how many are in. Fewer than all: the arrays must grow for the next one.
+
+    Of what is new `proven` tokens count as tried and right.
+    """
     size = phrases.shape[1]
     for i in range(done, len(phrases)):
         phrase = phrases[i]
@@ -192,7 +195,7 @@ def insert(t: Table, phrases: Ints, done: int, per_key: int, most: int, half: fl
             t.next[place], t.head[at] = t.head[at], place
             t.meta[LIVE] += 1
         write(t, place, phrase, size, now)
-        t.tally[place] = 0.0
+        t.tally[place] = proven
         t.meta[CLOCK] += 1
         t.score[place] = t.meta[CLOCK] / half
     return len(phrases)
@@ -239,11 +242,13 @@ def credit(t: Table, phrase: Ints, right: int, tried: int, half: float) -> None:
 
 
 @compiled
-def correct(t: Table, phrase: Ints, better: Ints, now: float) -> None:
-    """Another phrase of the same key in the place of this one."""
+def correct(t: Table, phrase: Ints, better: Ints, now: float) -> bool:
+    """Another phrase of the same key in the place of this one. False where this one must stay beside the other: it was right before."""
     place = find(t, phrase, len(phrase))
     if place < 0 or better[0] != phrase[0] or same(t, place, better, min(len(better), t.size[place])):
-        return
+        return True
+    if t.tally[place, KEPT] > 0:
+        return False
     there = find(t, better, len(better))
     if there >= 0:
         # It is known already; two would say the same.
@@ -251,9 +256,10 @@ def correct(t: Table, phrase: Ints, better: Ints, now: float) -> None:
         if len(better) > t.size[there]:
             write(t, there, better, len(better), now)
         drop(t, place)
-        return
+        return True
     write(t, place, better, len(better), now)
     t.tally[place] = 0.0
+    return True
 
 
 @compiled

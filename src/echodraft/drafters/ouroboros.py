@@ -1,0 +1,242 @@
+"""Ouroboros: phrases make the draft model's draft cheaper and longer, and come back from what was rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from echodraft.core.backend import Need
+from echodraft.core.budget import Budget, Fixed
+from echodraft.core.draft import ANCHOR, Draft
+from echodraft.core.draft_model import DraftEngine, DraftModel, Guess
+from echodraft.core.drafter import Context, Drafter
+from echodraft.core.step import Step
+from echodraft.drafters.none import NoDrafter
+from echodraft.drafters.phrase_counts import Counts
+from echodraft.drafters.phrase_tree import Phrases, PhraseTree
+from echodraft.errors import UsageError
+from echodraft.memory import Memory
+from echodraft.stores.phrases import MOST_LENGTH, Phrase, PhrasePool, warm
+
+
+@dataclass(slots=True)
+class Known:
+    """What is kept of a session: its pool, how much of its text the pool has read, and what was drafted last."""
+
+    pool: PhrasePool
+    tenant: str
+    read: int
+    trunk: Sequence[int] = ()
+    asked: dict[int, list[Phrase]] = field(default_factory=dict)
+
+
+class Ouroboros(Drafter):
+    """A draft model drafts with phrases of a pool, phrases lengthen its draft, and what the target says of both feeds the pool.
+
+    Source: Ouroboros (Zhao et al., arXiv 2402.13720). Each mechanism has its switch. (1) `phrases`: the pool drafts for the draft model,
+    which accepts what it would have said itself, so the draft is the same for fewer forwards. (2) `k`: phrases that begin with the
+    draft's last token follow it as branches of one tree. (3) `verify`: of a rejected tail the runs that the target would have said at
+    their places become phrases, and so does what the target says behind the error; phrases that were offered and not right are replaced
+    by what the target said along them. (4) `history`: the pool is the tenant's and outlives the request. Unlike in the released code the
+    bonus token behind a phrase that is all right is kept, nothing follows an end token, and corrections work after rejections, too.
+    Where the draft model's text is sampled, it is sampled with the target's noise. Beyond the paper: the pool is bounded
+    (`stores/phrases.py`), `branch`, `output` and `draft`. Needs: a draft model, the target's best ids.
+
+    gamma    tokens of the draft model's draft at most; 0 = as many as the budget
+    beta     tokens of a phrase, its key included
+    k        phrases that lengthen a draft; 0 = off
+    phrases  the pool drafts for the draft model
+    guesses  phrases of one token that the draft model checks, and
+    rows     tokens of phrases in one of its forwards; 0 = as many as pay
+    verify   phrases from verification
+    history  the pool outlives requests; otherwise it lasts while a request of the tenant is open
+    branch   phrases also beside the draft and behind each other, where their probability makes it worth it
+    output   output becomes phrases as well; the paper takes what its window made of it
+    draft    use the draft model; without one the pool drafts for the target
+    """
+
+    name = "ouroboros"
+    needs = frozenset({Need.MODEL, Need.TOP_K})
+
+    def __init__(
+        self,
+        gamma: int = 12,
+        beta: int = 7,
+        k: int = 3,
+        phrases: bool = True,
+        guesses: int = 8,
+        rows: int = 0,
+        verify: bool = True,
+        history: bool = True,
+        branch: bool = True,
+        output: bool = True,
+        draft: bool = True,
+        memory: Memory | None = None,
+        draft_model: DraftModel | None = None,
+    ) -> None:
+        for wrong, what in (
+            (gamma < 0, f"gamma is a number of tokens, or 0 for as many as the budget has, not {gamma}"),
+            (not 2 <= beta <= MOST_LENGTH + 1, f"beta lies between 2 and {MOST_LENGTH + 1}, not {beta}"),
+            (k < 0, f"k is a number of phrases from 0 on, not {k}"),
+            (guesses < 1, f"guesses is a number of phrases from 1 on, not {guesses}"),
+            (rows < 0, f"rows is a number of tokens, or 0 for as many as pay, not {rows}"),
+        ):
+            if wrong:
+                raise UsageError(f"ouroboros: {what}.")
+        self.gamma, self.beta, self.k, self.verify, self.branch, self.output = gamma, beta, k, verify, branch, output
+        self.memory = memory if history and memory is not None else Memory()
+        self.history = history
+        if not draft:
+            self.needs = frozenset({Need.TOP_K})
+        self.ends: frozenset[int] = frozenset()
+        self.inner: DraftEngine | None = None
+        if draft and draft_model is not None:
+            drafter: Drafter = Phrases(self._pool, guesses, beta) if phrases else NoDrafter()
+            policy = draft_model.policy(drafter) if phrases and not rows and draft_model.policy else Fixed(rows)
+            self.inner, self.ends = DraftEngine(draft_model, drafter, policy), draft_model.eos
+        self.counts = Counts()
+        self._known: dict[int, Known] = {}
+        warm()
+
+    def _pool(self, tenant: str) -> PhrasePool:
+        return next(known.pool for known in self._known.values() if known.tenant == tenant)
+
+    def open(self, session: Context) -> None:
+        pool = self.memory.store(session.tenant, PhrasePool, lambda: PhrasePool(self.beta - 1))
+        pool.reach(self.beta - 1)
+        self._known[session.id] = Known(pool, session.tenant, len(session.tokens))
+
+    def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
+        start = perf_counter()
+        guesses = [Guess() for _ in sessions]
+        if self.inner is not None:
+            most = [min(b.nodes, b.depth, self.gamma or b.nodes) for b in budgets]
+            guesses = self.inner.guess(sessions, most, lambda _, __: False)
+        guessed = perf_counter()
+        drafts = [self._lengthened(*each) for each in zip(sessions, guesses, budgets, strict=True)]
+        self.counts.drafting += guessed - start
+        self.counts.pooling += perf_counter() - guessed
+        return drafts
+
+    def _lengthened(self, session: Context, guess: Guess, budget: Budget) -> Draft:
+        """The draft model's draft with phrases."""
+        known = self._known[session.id]
+        known.trunk = guess.tokens
+        k = self.k if guess.tokens or self.inner is None else 0
+        tree = PhraseTree(known.pool, k, self.beta, known.trunk, guess.probs, self.name, self.ends, self.branch)
+        draft = tree.draft(session.tokens[-1], budget)
+        known.asked = tree.asked
+        self.counts.drafted(guess, tree)
+        return replace(draft, cost=guess.cost)
+
+    def observe(self, steps: Sequence[Step]) -> None:
+        start = perf_counter()
+        for step in steps:
+            known = self._known[step.session.id]
+            if not step.prefill:
+                if self.verify and step.top_k is not None:
+                    self._harvest(step, known)
+                self._judge(step, known)
+            if self.output:
+                self._read(step.session, known)
+        self.counts.pooling += perf_counter() - start
+
+    def _judge(self, step: Step, known: Known) -> None:
+        """Tell the pool how its phrases met the text, where they stood behind text that came true."""
+        said = step.verdict.tokens
+        right = _common(known.trunk, said)
+        for depth, phrases in known.asked.items():
+            if depth <= right:
+                key = known.trunk[depth - 1] if depth else step.session.tokens[-len(said) - 1]
+                came = said[depth:]
+                for phrase in phrases:
+                    kept = _common(phrase.tokens, came)
+                    known.pool.credit((key, *phrase.tokens), kept, min(kept + 1, len(phrase.tokens), len(came)))
+
+    def _harvest(self, step: Step, known: Known) -> None:
+        """Mechanism 3: what the forward says about all that was drafted, right or not."""
+        assert step.top_k is not None
+        said, best = step.verdict.tokens, step.top_k[:, 0].tolist()
+        child = {pair: i for i, pair in enumerate(zip(step.draft.parent.tolist(), step.draft.token.tolist(), strict=True))}
+        nodes = _walk(child, ANCHOR, known.trunk)  # without what the budget cut off
+        trunk = known.trunk[: len(nodes)]
+        right = _common(trunk, said)
+        told = [best[node + 1] for node in (ANCHOR, *nodes)]  # behind the anchor, then behind every token of the trunk
+        told[: len(said)] = said[: len(told)]
+        self.counts.verified(right, sum(t == v for t, v in zip(trunk, told, strict=False)), step)
+        if right < len(trunk):
+            for found in rescued(trunk, told, right, step.session.tokens[-len(said) - 1], self.beta):
+                known.pool.add(found)
+        elif len(trunk) == len(known.trunk):
+            key, end = (trunk[-1], nodes[-1]) if nodes else (step.session.tokens[-len(said) - 1], ANCHOR)
+            for phrase in known.asked.get(len(trunk), ()):
+                path = _walk(child, end, phrase.tokens)
+                if len(path) >= len(phrase.tokens) - 1:
+                    better = [best[node + 1] for node in (end, *path)][: len(phrase.tokens)]
+                    better[:1] = said[len(trunk) : len(trunk) + 1] or better[:1]
+                    known.pool.correct((key, *phrase.tokens), (key, *better))
+
+    def _read(self, session: Context, known: Known) -> None:
+        """What of the output is new makes phrases."""
+        begin = max(known.read, session.prompt_length)
+        start = max(session.prompt_length, begin - known.pool.length)
+        known.pool.read(session.tokens[start:], begin - start)
+        known.read = len(session.tokens)
+
+    def rewind(self, session: Context, length: int) -> None:
+        known = self._known[session.id]
+        known.read = min(known.read, length)
+
+    def close(self, session: Context) -> None:
+        known = self._known.pop(session.id, None)
+        if known is None:
+            return
+        if self.inner is not None:
+            self.inner.close(session)
+        self.memory.settle(session.tenant)
+        if not self.history and all(other.tenant != known.tenant for other in self._known.values()):
+            self.memory.forget(known.tenant)
+
+    def report(self) -> dict[str, float]:
+        """Counts since the drafter was made; see docs/ouroboros.md."""
+        sizes = {id(known.pool): len(known.pool) for known in self._known.values()}
+        return self.counts.report() | {"pool_phrases": sum(sizes.values())}
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    n = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        n += 1
+    return n
+
+
+def _walk(child: dict[tuple[int, int], int], node: int, tokens: Sequence[int]) -> list[int]:
+    """The nodes that carry `tokens` behind a node, as far as they were scored."""
+    path: list[int] = []
+    for token in tokens:
+        following = child.get((node, token))
+        if following is None:
+            break
+        path.append(following)
+        node = following
+    return path
+
+
+def rescued(trunk: Sequence[int], told: Sequence[int], right: int, anchor: int, beta: int) -> Iterator[Sequence[int]]:
+    """Phrases from a draft of which `right` tokens were right: `told[i]` is what the target says in the place of `trunk[i]`.
+
+    Runs of the tail that the target would have said at their places; then what it says from the error on, behind every token of that.
+    """
+    start = right + 1
+    for i in range(right + 1, len(trunk) + 1):
+        if i == len(trunk) or trunk[i] != told[i]:
+            if i - start > 1:
+                yield trunk[start : min(i, start + beta)]
+            start = i + 1
+    line = [trunk[right - 1] if right else anchor, *told[right:]]
+    for i in range(len(line) - 1):
+        yield line[i : i + beta]

@@ -1,0 +1,272 @@
+"""Ouroboros: each mechanism does what the paper says, and no switch, draft model or sampler changes an output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+
+from conforming import NEW, draft_model, sampler, twin
+from echodraft.backends.toy import ToyBackend
+from echodraft.build import make_drafter
+from echodraft.core.accept import Stops
+from echodraft.core.backend import Need
+from echodraft.core.budget import Budget, Fixed
+from echodraft.core.engine import Engine
+from echodraft.core.session import Session
+from echodraft.core.step import Step
+from echodraft.drafters.none import NoDrafter
+from echodraft.drafters.ouroboros import Ouroboros, rescued
+from echodraft.drafters.phrase_tree import PhraseTree
+from echodraft.errors import UsageError
+from echodraft.memory import Memory
+from echodraft.stores.phrases import PhrasePool
+from harness import decoded, drive, run, stream
+from models import prompt
+
+TEXT, OTHER = prompt(6) * 3, prompt(7, seed=1) * 3
+SWITCHES = ("phrases", "k", "verify", "history", "branch", "output")
+
+
+def engine_for(backend: Any, model: Any = None, memory: Memory | None = None, nodes: int = 48, **knobs: Any) -> Engine:
+    parts = {"memory": memory, "draft_model": model or draft_model(twin(backend))}
+    return Engine(backend, make_drafter("ouroboros", knobs, parts), Fixed(nodes))
+
+
+def ouroboros(engine: Engine) -> Ouroboros:
+    assert isinstance(engine.drafter, Ouroboros)
+    return engine.drafter
+
+
+def plain(backend: Any, ids: Sequence[int], mode: str = "greedy", n: int = NEW) -> list[int]:
+    return run(Engine(twin(backend), NoDrafter(), Fixed(0)), ids, n, sampler(mode))
+
+
+def step(engine: Engine, session: Session) -> Step:
+    (found,) = engine.step([session])
+    return found
+
+
+def off(name: str) -> Any:
+    return 0 if name == "k" else False
+
+
+@pytest.mark.parametrize("mode", ["greedy", "keyed"])
+@pytest.mark.parametrize("pattern", [p for p in product([True, False], repeat=len(SWITCHES)) if sum(p) in (0, 1, 5, 6)])
+def test_no_switch_changes_an_output(pattern: tuple[bool, ...], mode: str) -> None:
+    knobs = {name: off(name) for name, on in zip(SWITCHES, pattern, strict=True) if not on}
+    backend = ToyBackend(copy=6.0)
+    engine = engine_for(backend, draft_model(ToyBackend(copy=6.0, seed=0)), gamma=4, beta=4, **knobs)
+    sessions = [engine.open(ids, sampler(mode), Stops(max_new_tokens=NEW)) for ids in (TEXT, OTHER, TEXT[:1])]
+    drive(engine)
+    assert [s.output for s in sessions] == [plain(backend, ids, mode) for ids in (TEXT, OTHER, TEXT[:1])]
+
+
+WRONG = {
+    "another model": draft_model(ToyBackend(seed=5)),
+    "ends at once": draft_model(ToyBackend(), eos=frozenset(range(97))),
+    "ends early": draft_model(ToyBackend(), eos=frozenset(range(0, 97, 3))),
+    "small context": draft_model(ToyBackend(context=24)),
+    "no context": draft_model(ToyBackend(context=2)),
+    "small vocabulary": draft_model(ToyBackend(vocab_size=20)),
+    "large vocabulary": draft_model(ToyBackend(vocab_size=300)),
+}
+
+
+@pytest.mark.parametrize("mode", ["greedy", "keyed", "torch"])
+@pytest.mark.parametrize("kind", WRONG)
+def test_no_draft_model_changes_an_output(kind: str, mode: str) -> None:
+    backend: Any = ToyBackend()
+    if mode == "torch":
+        pytest.importorskip("torch")
+        from echodraft.backends.transformers_support import make_backend
+        from models import tiny
+
+        backend = make_backend(tiny("llama"), False)[0]
+        wanted = [run(Engine(backend, NoDrafter(), Fixed(0)), ids, NEW, sampler(mode)) for ids in (TEXT, OTHER)]
+    else:
+        wanted = [plain(backend, ids, mode) for ids in (TEXT, OTHER)]
+    engine = engine_for(backend, WRONG[kind], gamma=5)
+    for _ in range(2):  # with a cold pool and with a warm one
+        sessions = [engine.open(ids, sampler(mode), Stops(max_new_tokens=NEW)) for ids in (TEXT, OTHER)]
+        drive(engine)
+        assert [s.output for s in sessions] == wanted
+        for session in sessions:
+            engine.close(session)
+
+
+SAID = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
+"""What the target says, by position, again and again; one token has several successors."""
+
+
+@pytest.mark.parametrize("mode", ["greedy", "keyed"])
+def test_phrases_make_the_same_draft_in_fewer_forwards(mode: str) -> None:
+    backend = ToyBackend(copy=100.0)
+    drafts, forwards = [], []
+    for phrases in (False, True):
+        draft = ToyBackend(copy=100.0)
+        engine = engine_for(backend, draft_model(draft), gamma=8, k=0, phrases=phrases, branch=False)
+        session = engine.open(TEXT, sampler(mode), Stops(max_new_tokens=80))
+        steps = decoded(drive(engine)[session.id])
+        drafts.append([step.draft.token.tolist() for step in steps])
+        forwards.append(draft.forwards)
+    assert drafts[0] == drafts[1]
+    assert forwards[1] < 0.7 * forwards[0]
+
+
+def test_a_draft_is_lengthened_by_phrases_behind_its_last_token_and_the_bonus_token_is_kept() -> None:
+    engine = engine_for(stream(SAID), gamma=2, beta=4, branch=False)
+    session = engine.open([1], stops=Stops(max_new_tokens=100))
+    steps = decoded(drive(engine)[session.id])
+    late = steps[-4:-1]
+    assert [len(s.verdict.tokens) for s in late] == [6, 6, 6]  # 2 drafted, 3 behind the key, the bonus token
+    for s in late:
+        sources = [s.draft.source[node] for node in s.verdict.path]
+        assert sources == ["ouroboros"] * 2 + ["phrase"] * 3
+
+
+def test_shared_beginnings_of_phrases_are_merged_and_their_chances_shared() -> None:
+    pool = PhrasePool()
+    for phrase in ([7, 1, 2, 3], [7, 1, 2, 4], [7, 5]):
+        pool.add(phrase)
+    draft = PhraseTree(pool, 3, 7, [7], [0.9], "draft").draft(0, Budget(20, 20))
+    by = {(p, t): i for i, (p, t) in enumerate(zip(draft.parent.tolist(), draft.token.tolist(), strict=True))}
+    assert len(draft) == 6
+    last = by[-1, 7]
+    assert {t for p, t in by if p == last} == {1, 5}
+    middle = by[by[last, 1], 2]
+    assert {t for p, t in by if p == middle} == {3, 4}
+    for node in range(-1, len(draft)):
+        below = sum(draft.prob[i] for i in range(len(draft)) if draft.parent[i] == node)
+        assert below <= (1.0 if node < 0 else draft.prob[node]) + 1e-9
+
+
+def test_as_published_phrases_stand_behind_the_draft_alone() -> None:
+    pool = PhrasePool()
+    for phrase in ([0, 9, 9], [7, 1, 2], [2, 8]):
+        pool.add(phrase)
+    published = PhraseTree(pool, 3, 7, [7], [0.9]).draft(0, Budget(20, 20))
+    everywhere = PhraseTree(pool, 3, 7, [7], [0.9], branch=True).draft(0, Budget(20, 20))
+    assert published.token.tolist() == [7, 1, 2]
+    assert everywhere.token.tolist() == [7, 1, 2, 8, 9, 9]
+
+
+def test_nothing_is_looked_up_behind_an_end_token() -> None:
+    pool = PhrasePool()
+    pool.add([7, 1, 2])
+    assert PhraseTree(pool, 3, 7, [7], [0.9], ends=frozenset({7})).draft(0, Budget(20, 20)).token.tolist() == [7]
+
+
+def test_runs_of_a_rejected_tail_and_what_the_target_says_behind_the_error_are_phrases() -> None:
+    trunk, told = [6, 7, 8, 9, 5, 4, 3], [6, 1, 8, 9, 2, 4, 3, 0]
+    found = [list(phrase) for phrase in rescued(trunk, told, right=1, anchor=5, beta=4)]
+    assert found == [[8, 9], [4, 3], [6, 1, 8, 9], [1, 8, 9, 2], [8, 9, 2, 4], [9, 2, 4, 3], [2, 4, 3, 0], [4, 3, 0], [3, 0]]
+    assert [list(phrase) for phrase in rescued([7], [1, 2], right=0, anchor=5, beta=4)] == [[5, 1, 2], [1, 2]]
+
+
+def rejected(**knobs: Any) -> PhrasePool:
+    """The pool after a step whose draft was wrong in its first token alone."""
+    wrong = stream([token + 50 if i == 3 else token for i, token in enumerate(SAID)])
+    engine = engine_for(stream(SAID), draft_model(wrong), gamma=6, output=False, branch=False, **knobs)
+    session = engine.open(SAID[:2], stops=Stops(max_new_tokens=9))
+    step(engine, session)  # reads the prompt and says 4
+    assert step(engine, session).draft.token.tolist() == [51, 5, 9, 2, 6, 5]
+    return ouroboros(engine)._pool("")
+
+
+def test_a_rejected_draft_leaves_phrases_of_what_the_target_said() -> None:
+    pool = rejected()
+    assert [phrase.tokens for phrase in pool.best(4, 9)] == [(1, 5, 9, 2, 6, 5)]
+    assert {phrase.tokens for phrase in pool.best(5, 9)} == {(9, 2, 6, 5, 3), (3,)}
+    assert pool.best(51, 9) == []
+
+
+def test_without_phrases_from_verification_the_pool_stays_empty() -> None:
+    assert len(rejected(verify=False)) == 0
+
+
+def test_a_phrase_that_was_not_right_is_replaced_by_what_the_target_said_along_it() -> None:
+    engine = engine_for(stream(SAID), gamma=1, output=False, branch=False)
+    session = engine.open(SAID[:3], stops=Stops(max_new_tokens=9))
+    step(engine, session)  # reads the prompt and says 1
+    pool = ouroboros(engine)._pool("")
+    pool.add([5, 9, 77, 6])  # the draft will be 5, and 9 2 6 the truth
+    step(engine, session)
+    assert [phrase.tokens for phrase in pool.best(5, 9)] == [(9, 2, 6)]
+
+
+def test_the_pool_outlives_a_request_by_tenant_or_does_not() -> None:
+    memory = Memory()
+    engine = engine_for(stream(SAID), memory=memory)
+    run(engine, [1], 30)
+    assert {tenant for tenant, store in memory if isinstance(store, PhrasePool) and len(store)} == {""}
+    short = Memory()
+    engine = engine_for(stream(SAID), memory=short, history=False)
+    run(engine, [1], 30)
+    assert not list(short)
+    assert ouroboros(engine).memory.nbytes == 0
+
+
+def test_what_the_draft_model_made_up_is_no_phrase() -> None:
+    """It says tokens that the target never says; none of them is in the pool."""
+    engine = engine_for(stream(SAID), draft_model(stream([token + 50 for token in SAID])), gamma=6)
+    session = engine.open([1], stops=Stops(max_new_tokens=60))
+    drive(engine)
+    assert {t for entry in ouroboros(engine)._pool("").entries() for t in entry["ids"]} <= set(SAID)
+    assert len(ouroboros(engine)._pool("")) > 0
+    assert session.finish == "length"
+
+
+def test_without_a_draft_model_the_pool_drafts_for_the_target() -> None:
+    engine = Engine(stream(SAID), make_drafter("ouroboros", {"draft": False}, {}), Fixed(32))
+    assert Need.MODEL not in engine.drafter.needs
+    session = engine.open([1], stops=Stops(max_new_tokens=100))
+    steps = decoded(drive(engine)[session.id])
+    assert max(step.verdict.accepted for step in steps) >= 6
+    assert session.output == plain(stream(SAID), [1], n=100)
+
+
+def test_a_batch_shares_the_pool_of_its_tenant_alone() -> None:
+    engine = engine_for(stream(SAID), draft=False)
+    one = engine.open([1], stops=Stops(max_new_tokens=60), tenant="a")
+    drive(engine, [one])
+    mate, stranger = (engine.open([1], stops=Stops(max_new_tokens=60), tenant=tenant) for tenant in ("a", "b"))
+    steps = drive(engine, [mate, stranger])
+    assert len(steps[mate.id]) < len(steps[stranger.id])
+
+
+def test_degenerate_text_before_does_not_hurt_a_later_request() -> None:
+    counts = []
+    for before in (0, 30):
+        memory = Memory()
+        for _ in range(before):
+            engine = engine_for(stream([5]), memory=memory)
+            run(engine, [5], 100)
+        engine = engine_for(stream(SAID), memory=memory, draft=False)
+        session = engine.open([1], stops=Stops(max_new_tokens=100))
+        counts.append(len(drive(engine)[session.id]))
+        assert session.output == plain(stream(SAID), [1], n=100)
+    assert counts[1] <= counts[0] + 3
+
+
+def test_the_report_adds_up() -> None:
+    engine = engine_for(stream(SAID), gamma=4, beta=4)
+    session = engine.open([1], stops=Stops(max_new_tokens=101))
+    steps = decoded(drive(engine)[session.id])
+    report = ouroboros(engine).report()
+    assert report["steps"] == len(steps)
+    assert report["tokens_per_step"] == pytest.approx(101 / len(steps))
+    assert 0 < report["accepted_prefix"] <= report["match"] <= 4
+    assert 0 < report["suffix_tokens"] < report["tokens_per_step"]
+    assert report["draft_tokens_per_forward"] > 1
+    assert 0 < report["hit_rate"] <= 1
+    assert report["pool_phrases"] == len(ouroboros(engine)._pool(""))
+    assert report["equation_6"] == pytest.approx(report["tokens_per_step"] / (1 + report["draft_cost"]))
+
+
+@pytest.mark.parametrize("knobs", [{"gamma": -1}, {"beta": 1}, {"beta": 99}, {"k": -1}, {"guesses": 0}, {"rows": -1}])
+def test_knobs_that_cannot_be_are_refused_with_the_reason(knobs: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=f"ouroboros: {next(iter(knobs))} "):
+        make_drafter("ouroboros", knobs)
