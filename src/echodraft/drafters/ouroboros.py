@@ -58,6 +58,7 @@ class Ouroboros(Drafter):
 
     name = "ouroboros"
     needs = frozenset({Need.MODEL, Need.TOP_K})
+    top_k = 1
 
     def __init__(
         self,
