@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from echodraft.core.accept import Stops
 from echodraft.core.budget import Budget
@@ -14,7 +16,7 @@ from echodraft.core.sampling import Sampler
 from echodraft.core.session import Session
 from echodraft.drafters.goose import Goose
 from echodraft.drafters.prompt_lookup import PromptLookup
-from echodraft.drafters.recycling import Recycling
+from echodraft.drafters.recycling import Recycling, beside
 from echodraft.stores.adjacency import AdjacencyStore
 
 REPEAT = [1, 2, 3, 4, 5, 6, 1, 2, 3]
@@ -64,17 +66,29 @@ def test_without_recycled_successors_the_tree_is_that_of_prompt_lookup() -> None
     assert own.prob.tolist() == pytest.approx(copied.prob.tolist())
 
 
-@pytest.mark.parametrize(("successors", "rank"), [([4, 8, 9], 0), ([8, 9, 4], 2), ([8, 9, 10], None), ([], None)])
-def test_what_the_two_say_of_a_token_is_one_probability(successors: list[int], rank: int | None) -> None:
+@pytest.mark.parametrize("successors", [[4, 8, 9], [8, 9, 4], [8, 9, 10], []])
+def test_what_the_two_say_of_a_token_is_one_probability(successors: list[int]) -> None:
     found = nodes(drafted(REPEAT, {3: successors} if successors else {}))
-    assert found[4,][0] == pytest.approx(Goose.sure(PromptLookup.FOLLOW[2], rank, bool(successors)))
-    assert sum(prob for path, (prob, _) in found.items() if len(path) == 1) <= 1.0 + 1e-9
+    first = {path[0]: prob for path, (prob, _) in found.items() if len(path) == 1}
+    assert first == pytest.approx(beside({4: PromptLookup.FOLLOW[2]}, successors))
 
 
-def test_a_copied_token_that_recycling_holds_is_surer_than_one_that_it_does_not() -> None:
+@given(
+    st.dictionaries(st.integers(0, 9), st.floats(0.0, 1.0), max_size=4),
+    st.lists(st.integers(0, 9), unique=True, max_size=8),
+)
+def test_chances_are_of_all_tokens_and_no_more_than_one_in_all(guesses: dict[int, float], successors: list[int]) -> None:
+    chances = beside(guesses, successors)
+    assert set(chances) == {*guesses, *successors}
+    assert all(0.0 <= chance <= 1.0 for chance in chances.values())
+    assert sum(chances.values()) <= 1.0 + 1e-9
+
+
+def test_a_guess_that_recycling_holds_is_surer_than_one_that_it_does_not() -> None:
     for prob in (0.1, 0.5, 0.9):
-        first, listed, stranger = (Goose.sure(prob, rank, True) for rank in (0, 3, None))
+        first, listed, stranger = (beside({4: prob}, successors)[4] for successors in ([4, 5], [5, 4], [5, 6]))
         assert 0.0 < stranger < listed < first < 1.0
+        assert beside({4: prob}, [])[4] == pytest.approx(prob)
 
 
 def test_a_sure_copy_makes_the_tree_deep_and_an_unsure_one_makes_it_wide() -> None:

@@ -18,6 +18,7 @@ DRAFTERS: dict[str, str] = {
     "sam": "echodraft.drafters.sam:Sam",
     "speculative": "echodraft.drafters.speculative:Speculative",
     "suffix": "echodraft.drafters.suffix:Suffix",
+    "toolspec": "echodraft.drafters.toolspec:ToolSpec",
 }
 DEFAULT = "prompt-lookup"
 

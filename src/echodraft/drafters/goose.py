@@ -11,7 +11,7 @@ from echodraft.core.drafter import Context, Drafter
 from echodraft.core.fill import Child, fill
 from echodraft.core.step import Step
 from echodraft.drafters.prompt_lookup import PromptLookup
-from echodraft.drafters.recycling import Recycling
+from echodraft.drafters.recycling import Recycling, beside
 from echodraft.memory import Memory
 from echodraft.stores.adjacency import AdjacencyStore
 
@@ -32,8 +32,6 @@ class Goose(Drafter):
 
     name = "goose"
     needs = frozenset({Need.TOP_K})
-    # How much surer a copied token is that is the best recycled successor, is another of them, or is none: factors of its odds.
-    FIRST, LISTED, STRANGER = 3.0, 1.0, 0.3
 
     def __init__(self, longest: int = 8, shortest: int = 1, memory: Memory | None = None) -> None:
         self.copies, self.tree = PromptLookup(longest, shortest), Recycling(memory=memory)
@@ -55,26 +53,15 @@ class Goose(Drafter):
         def children(state: tuple[int, int]) -> list[Child[tuple[int, int]]]:
             """Behind a token; what the spine has next is at `at`, which is beyond its end for nodes beside it."""
             token, at = state
-            successors = store.successors(token)
-            shares = list(zip(successors, Recycling.FOLLOW, strict=False))
-            if at >= len(tokens):
-                return [Child(t, share, "recycling", (t, at)) for t, share in shares]
-            copied = tokens[at]
-            rank = successors.index(copied) if copied in successors else None
-            sure = self.sure(path[at + 1] / path[at], rank, bool(successors))
-            left = (1.0 - sure) / (1.0 - (0.0 if rank is None else Recycling.FOLLOW[rank]))
-            beside = [Child(t, share * left, "recycling", (t, len(tokens))) for t, share in shares if t != copied]
-            return sorted([Child(copied, sure, self.name, (copied, at + 1)), *beside], key=lambda child: -child.prob)
+            copied = {tokens[at]: path[at + 1] / path[at]} if at < len(tokens) else {}
+            chances = beside(copied, store.successors(token))
+            found = [
+                Child(t, chance, self.name, (t, at + 1)) if t in copied else Child(t, chance, "recycling", (t, len(tokens)))
+                for t, chance in chances.items()
+            ]
+            return sorted(found, key=lambda child: -child.prob)
 
         return fill(budget, (anchor, 0), children)
-
-    @classmethod
-    def sure(cls, prob: float, rank: int | None, known: bool) -> float:
-        """The chance of a copied token from what its match says and its `rank` among the recycled successors, if any are `known`."""
-        if not known:
-            return prob
-        factor = cls.STRANGER if rank is None else cls.FIRST if rank == 0 else cls.LISTED
-        return factor * prob / (factor * prob + 1.0 - prob)
 
     def observe(self, steps: Sequence[Step]) -> None:
         self.copies.observe(steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush, heapreplace
 
 from echodraft.core.backend import Need
@@ -24,6 +24,26 @@ TEMPLATE = {
     **{0o1000: 5, 0o1001: 2, 0o1002: 1, 0o1003: 1, 0o1004: 1, 0o1010: 1, 0o1020: 1, 0o1100: 1, 0o1200: 1, 0o1300: 1},
     **{0o10000: 3, 0o10001: 1, 0o10002: 1, 0o10010: 1, 0o10100: 1, 0o11000: 1, 0o100000: 2, 0o100010: 1},
 }
+
+
+# Factors of the odds of a token that another source guesses, if it is the best recycled successor, another of them, or none.
+FIRST, LISTED, STRANGER = 3.0, 1.0, 0.3
+
+
+def beside(guesses: Mapping[int, float], successors: Sequence[int]) -> dict[int, float]:
+    """The chance of every token that another source guesses or recycling does, from what the other says and from `successors`.
+
+    What the two agree on is surer; what the guesses leave is shared by the other successors.
+    """
+    chances, listed = {}, dict(zip(successors, Recycling.FOLLOW, strict=False))
+    for token, prob in guesses.items():
+        factor = 1.0 if not successors else STRANGER if token not in listed else FIRST if token == successors[0] else LISTED
+        chances[token] = factor * prob / (factor * prob + 1.0 - prob) if prob < 1.0 else 1.0
+    total = sum(chances.values())
+    if total > 1.0:
+        chances = {token: chance / total for token, chance in chances.items()}
+    left = max(0.0, 1.0 - total) / (1.0 - sum(share for token, share in listed.items() if token in chances))
+    return chances | {token: left * share for token, share in listed.items() if token not in chances}
 
 
 class Recycling(Drafter):

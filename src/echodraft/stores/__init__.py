@@ -7,4 +7,5 @@ STORES: dict[str, str] = {
     "phrases": "echodraft.stores.phrases:PhrasePool",
     "adjacency": "echodraft.stores.adjacency:AdjacencyStore",
     "hidden": "echodraft.stores.hidden:HiddenStore",
+    "outputs": "echodraft.stores.outputs:OutputStore",
 }
