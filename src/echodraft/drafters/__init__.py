@@ -10,6 +10,7 @@ from echodraft.errors import UsageError, unknown_name
 DRAFTERS: dict[str, str] = {
     "goose": "echodraft.drafters.goose:Goose",
     "logitspec": "echodraft.drafters.logitspec:LogitSpec",
+    "lookahead": "echodraft.drafters.lookahead:Lookahead",
     "none": "echodraft.drafters.none:NoDrafter",
     "ouroboros": "echodraft.drafters.ouroboros:Ouroboros",
     "pld+": "echodraft.drafters.pld_plus:PldPlus",
