@@ -163,4 +163,5 @@ def test_a_window_follows_the_anchor_however_many_tokens_are_accepted() -> None:
                 right += token > 8
         filled.append(right / sum(map(len, window.levels)))
     assert max(filled) == 1.0
-    assert window.levels and len(window.levels) == 3
+    assert window.levels
+    assert len(window.levels) == 3
