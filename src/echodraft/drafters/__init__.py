@@ -12,6 +12,7 @@ DRAFTERS: dict[str, str] = {
     "logitspec": "echodraft.drafters.logitspec:LogitSpec",
     "lookahead": "echodraft.drafters.lookahead:Lookahead",
     "none": "echodraft.drafters.none:NoDrafter",
+    "oilbird": "echodraft.drafters.oilbird:Oilbird",
     "ouroboros": "echodraft.drafters.ouroboros:Ouroboros",
     "pld+": "echodraft.drafters.pld_plus:PldPlus",
     "prompt-lookup": "echodraft.drafters.prompt_lookup:PromptLookup",

@@ -57,6 +57,7 @@ class HiddenStore:
         self._growing: dict[int, Run] = {}
         self._finished: dict[int, Run] = {}  # the oldest first
         self._next = 0
+        self._centred = True
         self._clear()
 
     def _clear(self) -> None:
@@ -92,6 +93,18 @@ class HiddenStore:
     @property
     def nbytes(self) -> int:
         return sum(a.nbytes for a in vars(self).values() if isinstance(a, np.ndarray)) + 8 * len(self._free)
+
+    @property
+    def centred(self) -> bool:
+        """Whether the cosine is around the mean; otherwise around 0, to compare with. Not saved."""
+        return self._centred
+
+    @centred.setter
+    def centred(self, centred: bool) -> None:
+        if centred != self._centred:
+            self._centred = centred
+            if self.coded:
+                self._recentre()
 
     def begin(self) -> int:
         """A new growing sequence; its id."""
@@ -149,11 +162,18 @@ class HiddenStore:
         if run.pairs == self.tokens:
             self._clear()  # the mean goes as well
             return True
-        rows = self._run(run)
-        self._token[rows] = self._following[rows] = END
-        self._free += rows.tolist()
-        self.tokens -= run.pairs
+        self._release(self._run(run))
         return True
+
+    def cut(self, seq: int, pairs: int) -> None:
+        """Forget all but the first `pairs` of a sequence. Raises `KeyError` where it is not there."""
+        run = self._growing.get(seq) or self._finished[seq]
+        rows = self._run(run)
+        if pairs < len(rows):
+            self._release(rows[pairs:])
+            run.pairs, run.last = pairs, int(rows[pairs - 1]) if pairs else END
+            if pairs:
+                self._following[run.last] = END
 
     def prune(self, tokens: int, before: float = 0.0) -> None:
         old = [seq for seq, run in self._finished.items() if run.when < before] if before > 0.0 else []
@@ -267,6 +287,11 @@ class HiddenStore:
         self._used += fresh
         return rows
 
+    def _release(self, rows: NDArray[np.int64]) -> None:
+        self._token[rows] = self._following[rows] = END
+        self._free += rows.tolist()
+        self.tokens -= len(rows)
+
     def _run(self, run: Run) -> NDArray[np.int64]:
         """The rows of a sequence in order."""
         if not run.pairs:
@@ -274,12 +299,16 @@ class HiddenStore:
         rows: NDArray[np.int64] = self.follow(np.asarray([run.first]), run.pairs)[0].astype(np.int64)
         return rows
 
+    def _mean(self) -> Floats:
+        """What the cosine is to be around."""
+        return (self._sum / self._seen if self._centred else 0.0 * self._sum).astype(np.float32)
+
     def _recentre(self) -> None:
         """The mean of all keys so far becomes the centre. The first time the keys become codes around it."""
-        self._centre = (self._sum / self._seen).astype(np.float32)
+        self._centre = self._mean()
         if not self.coded:
             whole, size = self._whole + self._origin, len(self._token)
-            self._origin, self._whole = self._centre, self._whole[:0].copy()
+            self._origin, self._whole = (self._sum / self._seen).astype(np.float32), self._whole[:0].copy()
             for name in ("sketch", "rest", "gain", "length", "differing"):
                 setattr(self, f"_{name}", _longer(getattr(self, f"_{name}"), size))
             self._coded_at = self._seen
@@ -319,7 +348,7 @@ class HiddenStore:
     def _nearest(self, query: Floats, k: int) -> Neighbours:
         """By all keys as they are."""
         used = self._used
-        centre = (self._sum / self._seen).astype(np.float32) - self._origin
+        centre = self._mean() - self._origin
         direction = _unit(query - self._origin - centre)
         along = self._whole[:used] @ np.stack([direction, centre], axis=1)  # no copy of the keys around the centre
         square = self._size[:used] ** 2 - 2.0 * along[:, 1] + centre @ centre

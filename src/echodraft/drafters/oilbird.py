@@ -1,0 +1,195 @@
+"""Oilbird: what followed the moments that looked like this one to the model, in one tree with what followed these words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from echodraft.core.backend import Need
+from echodraft.core.budget import MOST_NODES, Budget
+from echodraft.core.draft import Draft
+from echodraft.core.drafter import Context, Drafter, Words
+from echodraft.core.step import Step
+from echodraft.drafters import drafter_class
+from echodraft.drafters.oilbird_tree import MOST_DEPTH, Chances, Copies, Fused
+from echodraft.errors import UsageError, unknown_name
+from echodraft.memory import Memory
+from echodraft.stores.hidden import HiddenStore, warm
+
+HOSTS = ("suffix", "recycling", "goose", "toolspec", "prompt-lookup", "sam")
+
+
+@dataclass(slots=True)
+class Output:
+    """A stretch of output in the memory: sequence `seq` holds tokens[begin:end] of the session."""
+
+    seq: int
+    begin: int
+    end: int
+
+
+@dataclass(slots=True)
+class Known:
+    """What is kept for a session.
+
+    outputs  its output in the memory; the last stretch grows while `growing`
+    prompt   keys of its own prompt, which no other request sees
+    state    the state that produced token `position`, the anchor of the next step
+    tree     of the last proposal, to learn from
+    """
+
+    store: HiddenStore
+    chances: Chances
+    outputs: list[Output] = field(default_factory=list)
+    growing: bool = False
+    prompt: HiddenStore = field(default_factory=HiddenStore)
+    state: NDArray[Any] | None = None
+    position: int = -1
+    tree: Fused | None = None
+
+
+class Oilbird(Drafter):
+    """Copies from positions where the model was in a similar state, fused with a lexical drafter in one tree.
+
+    Source: Oilbird (Jin et al., August 2026), of which only a summary is public; docs/oilbird.md says what it leaves open and what was
+    chosen. The state that produced the anchor is looked up among the states behind all output tokens of the tenant, past and running. A
+    neighbour that went on with the anchor too is copied from the token after it; one that said another token there is copied from the
+    same place, behind a value that was new. Tokens on which copies and host agree are paid once. Every node has a chance, learned from
+    counts: of copies by similarity, kind and depth, then of tokens by what copies and host say of them. The tree is filled best first.
+    Needs: hidden states, and what its host needs.
+
+    host       the lexical drafter: suffix, recycling, goose, toolspec and others
+    k          neighbours
+    depth      tokens copied from each at most
+    depth_map  learned, or fixed: how far to copy follows from the similarity alone
+    keys       output, or all: also the positions of the request's own prompt, for this request only
+    centred    take the mean of all states off before the cosine
+    semantic   false: the host alone in the same filling, to compare with
+    fusion     false: either copies or host, whichever is expected to bring more
+    """
+
+    name = "oilbird"
+    needs = frozenset({Need.HIDDEN})
+
+    def __init__(
+        self,
+        host: str = "suffix",
+        k: int = 8,
+        depth: int = MOST_DEPTH,
+        depth_map: str = "learned",
+        keys: str = "output",
+        centred: bool = True,
+        semantic: bool = True,
+        fusion: bool = True,
+        memory: Memory | None = None,
+        text: Words | None = None,
+    ) -> None:
+        if host not in HOSTS:
+            raise unknown_name("host of oilbird", host, HOSTS)
+        for wrong, what in (
+            (not 1 <= k <= 64, f"k lies between 1 and 64, not {k}"),
+            (not 1 <= depth <= 1024, f"depth lies between 1 and 1024, not {depth}"),
+            (depth_map not in ("learned", "fixed"), f"depth_map is learned or fixed, not {depth_map}"),
+            (keys not in ("output", "all"), f"keys is output or all, not {keys}"),
+        ):
+            if wrong:
+                raise UsageError(f"oilbird: {what}.")
+        self.k, self.depth, self.learned, self.prompts = k, depth, depth_map == "learned", keys == "all"
+        self.centred, self.semantic, self.fusion = centred, semantic, fusion
+        self.memory = Memory() if memory is None else memory
+        kind = drafter_class(host)
+        parts = {"memory": self.memory, "text": text}
+        self.host: Drafter = kind(**{name: part for name, part in parts.items() if name in inspect.signature(kind).parameters})
+        self.needs = self.host.needs | self.needs if semantic else self.host.needs
+        self.top_k, self.replay = self.host.top_k, self.host.replay
+        self._known: dict[int, Known] = {}
+        warm()
+
+    def open(self, session: Context) -> None:
+        self.host.open(session)
+        store = self.memory.store(session.tenant, HiddenStore, HiddenStore)
+        store.centred = self.centred
+        self._known[session.id] = Known(store, Chances(store, self.learned))
+
+    def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
+        # The host may say more than fits: what is taken of it is decided here.
+        wider = [Budget(max(budget.nodes, MOST_NODES), budget.depth, budget.branching) for budget in budgets]
+        hosts = self.host.propose(sessions, wider)
+        return [self._draft(*each) for each in zip(sessions, budgets, hosts, strict=True)]
+
+    def _draft(self, session: Context, budget: Budget, host: Draft) -> Draft:
+        known = self._known[session.id]
+        known.tree = tree = Fused(host, known.chances, self._copies(session, known))
+        root = tree.root
+        roots = [root] if self.fusion else [root._replace(chains=()), root._replace(host=None)]
+        return tree.draft(budget, roots)
+
+    def _copies(self, session: Context, known: Known) -> list[Copies]:
+        if known.state is None or known.position != len(session.tokens) - 1:
+            return []
+        anchor = session.tokens[-1]
+        found = [Copies.of(known.store, known.state, self.k, self.depth, anchor)]
+        if self.prompts:
+            found.append(Copies.of(known.prompt, known.state, self.k, self.depth, anchor, prompt=True))
+        return found
+
+    def observe(self, steps: Sequence[Step]) -> None:
+        self.host.observe(steps)
+        for step in steps:
+            known = self._known[step.session.id]
+            if known.tree is not None:
+                known.tree.learn(step.verdict.tokens)
+                known.tree = None
+            if self.semantic and step.hidden is not None:
+                self._remember(known, step, step.hidden)
+
+    def _remember(self, known: Known, step: Step, hidden: NDArray[np.float16]) -> None:
+        """The tokens that came are output, each behind the state that produced it: the anchor's, then those of the accepted nodes."""
+        tokens, came = step.session.tokens, len(step.verdict.tokens)
+        begin = len(tokens) - came
+        states = hidden[[step.fed - 1, *(step.fed + node for node in step.verdict.path)][:came]]
+        if self.prompts and step.fed > 1:
+            read = tokens[begin - step.fed + 1 : begin]
+            known.prompt.append(known.prompt.begin(), read, hidden[: len(read)])
+        if known.growing and known.outputs[-1].end != begin:
+            self._end(known)
+        if not known.growing:
+            known.outputs.append(Output(known.store.begin(), begin, begin))
+            known.growing = True
+        known.store.append(known.outputs[-1].seq, tokens[begin:], states)
+        known.outputs[-1].end = len(tokens)
+        known.state, known.position = states[-1], len(tokens) - 1
+
+    def _end(self, known: Known) -> None:
+        if known.growing:
+            known.store.end(known.outputs[-1].seq, time())
+            known.growing = False
+
+    def rewind(self, session: Context, length: int) -> None:
+        self.host.rewind(session, length)
+        known = self._known[session.id]
+        known.state = known.tree = None
+        known.prompt = HiddenStore()
+        if known.outputs and known.outputs[-1].end > length:
+            self._end(known)
+        while known.outputs and known.outputs[-1].end > length:
+            last = known.outputs[-1]
+            if last.begin < length:
+                known.store.cut(last.seq, length - last.begin)
+                last.end = length
+            else:
+                known.store.remove(last.seq)
+                known.outputs.pop()
+
+    def close(self, session: Context) -> None:
+        self.host.close(session)
+        known = self._known.pop(session.id, None)
+        if known is not None:
+            self._end(known)
+            self.memory.settle(session.tenant)
