@@ -107,7 +107,7 @@ class Oilbird(Drafter):
         parts = {"memory": self.memory, "text": text}
         self.host: Drafter = kind(**{name: part for name, part in parts.items() if name in inspect.signature(kind).parameters})
         self.needs = self.host.needs | self.needs if semantic else self.host.needs
-        self.top_k, self.replay = self.host.top_k, self.host.replay
+        self.top_k = self.host.top_k
         self._known: dict[int, Known] = {}
         warm()
 
