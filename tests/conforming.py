@@ -39,7 +39,7 @@ def drafter(name: str, sequences: list[list[int]]) -> Any:
 
 def draft_model(backend: Any, **how: Any) -> DraftModel:
     """A draft model as `build` makes it."""
-    return DraftModel(backend, drafter=lambda name: make_drafter(name, {}), policy=lambda _: Fixed(4), **how)
+    return DraftModel(backend, lambda name: make_drafter(name, {}), lambda _: Fixed(4), **how)
 
 
 def twin(backend: Any) -> Any:

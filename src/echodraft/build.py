@@ -14,12 +14,13 @@ from echodraft.core.budget import CPU_CURVE, GPU_CURVE, Adaptive, CostCurve, Fix
 from echodraft.core.draft_model import DraftModel
 from echodraft.core.drafter import Drafter
 from echodraft.core.engine import Engine
+from echodraft.core.retokenize import OtherIds
 from echodraft.curves import cost_file, load_curve
 from echodraft.decoder import Decoder
 from echodraft.drafters import DEFAULT, drafter_class
 from echodraft.drafters.none import NoDrafter
 from echodraft.errors import Unsupported, UsageError, unknown_name
-from echodraft.memory import Memory
+from echodraft.memory import Limits, Memory
 from echodraft.stores.folder import Identity
 from echodraft.text.tokenizer import Text
 
@@ -148,12 +149,16 @@ def _words(text: Text) -> Text | None:
 def draft_part(target: Decoder, draft: Decoder) -> DraftModel:
     """The draft model as drafters get it."""
     backend, curve = draft.engine.backend, curve_for(draft.name, draft.engine.backend)
+    own = curve_for(target.name, target.engine.backend)
     return DraftModel(
         backend,
+        # What it makes up is not for other requests to see.
+        lambda name: make_drafter(name, {}, {"text": _words(draft.text), "memory": Memory(limits=Limits(tokens=1))}),
+        lambda drafter: make_policy("auto", curve, drafter),
         draft.text.eos,
+        cost=relative_cost(curve, backend, own, target.engine.backend),
         curve=curve,
-        drafter=lambda name: make_drafter(name, {}, {"text": _words(draft.text)}),
-        policy=lambda drafter: make_policy("auto", curve, drafter),
+        reading=None if target.text.same_ids(draft.text) else lambda: OtherIds(target.text, draft.text),
         name=draft.name,
     )
 
@@ -231,6 +236,14 @@ def _suits(value: Any, default: Any) -> bool:
     return isinstance(value, type(default)) if isinstance(default, int | str) else True
 
 
+def relative_cost(curve: CostCurve, backend: Backend, own: CostCurve, target: Backend) -> float:
+    """A one-row forward of a draft model, in those of the target: as `echodraft cost` measured both, else by the bytes that each reads."""
+    if curve.seconds and own.seconds:
+        return curve.seconds[0] / own.seconds[0]
+    sizes = [sum(p.numel() * p.element_size() for p in b.model.parameters()) if hasattr(b, "model") else 1 for b in (backend, target)]
+    return sizes[0] / sizes[1]
+
+
 def check_budget(budget: str | int) -> None:
     """Raises `UsageError` unless `budget` is "auto" or a number of nodes."""
     if budget != "auto" and (isinstance(budget, str | bool) or budget < 0):
@@ -238,8 +251,8 @@ def check_budget(budget: str | int) -> None:
 
 
 def make_policy(budget: str | int, curve: CostCurve, drafter: Drafter) -> Policy:
-    """Drafts where it pays on `curve`, or a fixed number of nodes. A drafter with a model of its own is not asked for nothing."""
-    return Adaptive(curve, free=Need.MODEL not in drafter.needs) if isinstance(budget, str) else Fixed(budget)
+    """Drafts where it pays on `curve`, or a fixed number of nodes."""
+    return Adaptive(curve, draft=drafter.cost) if isinstance(budget, str) else Fixed(budget)
 
 
 def curve_file(name: str, backend: Backend) -> Path:

@@ -34,7 +34,7 @@ def cost_file(model: str | Path, dtype: str, device: str) -> Path:
 def save_curve(curve: CostCurve, path: Path) -> None:
     """Write a curve as JSON: rows, contexts, cost, name. Never leaves half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    held = {"name": curve.name, "rows": curve.rows, "contexts": curve.contexts, "cost": curve.cost}
+    held = {"name": curve.name, "rows": curve.rows, "contexts": curve.contexts, "cost": curve.cost, "seconds": curve.seconds}
     unfinished = path.with_suffix(f".{os.getpid()}.tmp")
     unfinished.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
     unfinished.replace(path)
@@ -78,4 +78,5 @@ def read_curve(held: Mapping[str, Any]) -> CostCurve:
         tuple(tuple(float(c) for c in line) for line in held["cost"]),
         tuple(int(n) for n in held["contexts"]),
         str(held["name"]),
+        tuple(float(t) for t in held.get("seconds", ())),
     )

@@ -44,11 +44,11 @@ class Rubbish(Drafter):
 
 
 def go(
-    drafter: Drafter, curve: CostCurve, tokens: list[int] = RANDOM, n: int = LONG, batch: int = 1, free: bool = True
+    drafter: Drafter, curve: CostCurve, tokens: list[int] = RANDOM, n: int = LONG, batch: int = 1, draft: float = 0.0
 ) -> tuple[list[Step], Scripted]:
     """The decoding steps of the first session, `n` tokens long."""
     backend = stream(tokens, VOCAB)
-    engine = Engine(backend, drafter, Adaptive(curve, free=free))
+    engine = Engine(backend, drafter, Adaptive(curve, draft=draft))
     sessions = [engine.open(tokens[: i + 2], stops=Stops(max_new_tokens=n)) for i in range(batch)]
     steps = drive(engine)[sessions[0].id]
     assert sessions[0].output == tokens[2 : n + 2]
@@ -78,7 +78,7 @@ def test_text_that_cannot_be_guessed_costs_at_most_two_percent(drafter: Drafter,
 
 @pytest.mark.parametrize("curve", [CPU_CURVE, CURVES["float32"]], ids=["cpu", "float32"])
 def test_a_drafter_that_costs_is_asked_ever_less_while_it_is_wrong(curve: CostCurve) -> None:
-    steps, _ = go(Rubbish(0.9), curve, free=False)
+    steps, _ = go(Rubbish(0.9), curve, draft=0.001)
     asked = [i for i, step in enumerate(steps) if step.proposed]
     assert len(asked) < 0.03 * len(steps)
     assert max(np.diff(asked)) == 64
@@ -133,10 +133,10 @@ def test_half_right_drafts_are_cut_where_they_stop_paying() -> None:
     assert np.median([len(step.draft) for step in late]) < 12
 
 
-@pytest.mark.parametrize("free", [True, False])
-def test_copying_that_begins_late_is_found(curve: CostCurve, free: bool) -> None:
+@pytest.mark.parametrize("draft", [0.0, 0.001])
+def test_copying_that_begins_late_is_found(curve: CostCurve, draft: float) -> None:
     tokens = RANDOM[:1500] + RANDOM[200:700]
-    steps, _ = go(PromptLookup(), curve, tokens, n=1990, free=free)
+    steps, _ = go(PromptLookup(), curve, tokens, n=1990, draft=draft)
     ends = np.cumsum([len(step.verdict.tokens) for step in steps])
     found = next(end for step, end in zip(steps, ends, strict=True) if end > 1500 and step.verdict.accepted >= 3)
     assert found < 1500 + 150

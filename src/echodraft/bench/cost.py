@@ -44,5 +44,7 @@ def measure(
         finally:
             backend.close(slot)
         seconds.append([median(t) for t in times])
-    curve = CostCurve(ROWS, tuple(tuple(t / line[0] for t in line) for line in seconds), tuple(contexts), name)
+    curve = CostCurve(
+        ROWS, tuple(tuple(t / line[0] for t in line) for line in seconds), tuple(contexts), name, tuple(line[0] for line in seconds)
+    )
     return curve, seconds

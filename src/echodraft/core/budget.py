@@ -7,7 +7,7 @@ probabilities, so best first is optimal (Sequoia, arXiv 2402.12374; OPT-Tree, ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,11 +22,17 @@ MOST_NODES = 64
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one session may draft this step: nodes in all, depth of the tree, children of one node."""
+    """What one session may draft this step: nodes in all, depth of the tree, children of one node.
+
+    floor     a token whose path is less likely does not pay for the forward of the draft model that makes it; 0 where that costs nothing
+    estimate  what a drafter's claim is worth by counts: (source, its probability of a node given the parent) -> probability
+    """
 
     nodes: int
     depth: int
     branching: int = 8
+    floor: float = 0.0
+    estimate: Callable[[str, float], float] = field(default=lambda _, claim: claim, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +42,14 @@ class CostCurve:
     rows      ascending, starting at 1
     cost      one tuple a context length, as long as `rows`
     contexts  ascending, tokens
+    seconds   of one row, by context, where it was measured: to compare models
     """
 
     rows: tuple[int, ...]
     cost: tuple[tuple[float, ...], ...]
     contexts: tuple[int, ...] = (0,)
     name: str = "built-in"
+    seconds: tuple[float, ...] = ()
 
     def table(self, most: int, context: int) -> NDArray[np.float64]:
         """Cost of 0…most rows at `context`, interpolated; beyond the last point it grows by the last slope. Shape [most + 1]."""
@@ -110,10 +118,14 @@ class Calibration:
         """Calibrated path probability of every node; of a probe, what its drafter says that it is worth. Shape [n]."""
         path = np.empty(len(draft))
         for i, (p, own, source) in enumerate(zip(draft.parent.tolist(), _conditional(draft), draft.source, strict=True)):
-            accepted, seen = self.counts.get((source, _bin(own)), (0.0, 0.0))
-            estimate = own if draft.probe[i] else (accepted + self.weight * own) / (seen + self.weight)
+            estimate = own if draft.probe[i] else self.estimate(source, own)
             path[i] = estimate * (1.0 if p == ANCHOR else path[p])
         return path
+
+    def estimate(self, source: str, own: float) -> float:
+        """How likely a node is right whose parent is, where `source` says `own`."""
+        accepted, seen = self.counts.get((source, _bin(own)), (0.0, 0.0))
+        return (accepted + self.weight * own) / (seen + self.weight)
 
     def observe(self, draft: Draft, tokens: Sequence[int]) -> None:
         """Count the nodes that `tokens`, which came behind the anchor, confirm or refute."""
@@ -154,8 +166,11 @@ class Adaptive:
     """Drafts where it pays, by counts.
 
     A tree is cut where expected tokens minus (tokens per unit of cost so far) x cost is largest. Proposals that are not worth scoring still
-    teach the calibration, so the turn to text that can be guessed is noticed at no cost. A drafter whose proposals are not `free` is
-    asked again after 1, 2, 4, … 64 steps while they are not worth scoring.
+    teach the calibration, so the turn to text that can be guessed is noticed at no cost.
+
+    Where every token of a proposal costs a forward of a draft model (`draft`, in plain steps), the drafter is told the floor below which
+    one more does not pay, and is not asked for more than the balance holds. While what it proposes is not worth its cost, drafting
+    included, it is asked again after 1, 2, 4, … 64 steps only.
 
     `balance` bounds the loss, in plain steps: it starts with `credit`, earns a share `trickle` of every step and what drafts save, pays
     what they cost, and holds `cap` at most; no draft may cost more than it holds. Where it cannot pay for a draft whose first token then
@@ -164,7 +179,7 @@ class Adaptive:
 
     curve: CostCurve
     most: int = MOST_NODES
-    free: bool = True
+    draft: float = 0.0
     credit: float = 1.0
     cap: float = 6.0
     trickle: float = 0.01
@@ -177,17 +192,33 @@ class Adaptive:
     _since: int = 0
     _proposed: Sequence[Draft] = ()
     _wanted: int = 0
+    _context: int = 0
 
     def __post_init__(self) -> None:
         self.balance = self.credit
 
     def plan(self, rooms: Sequence[int]) -> list[Budget]:
         self._since += 1
-        nodes = self.most if self.free or self._since >= self._wait else 0
-        return [Budget(nodes, min(room, nodes)) for room in rooms]
+        if not self.draft:
+            return [Budget(self.most, min(room, self.most)) for room in rooms]
+        one = self.draft + float(self._extra(len(rooms), 16, self._context)[16]) / 16
+        depth = min(self.most, int(self.balance / one)) if self._since >= self._wait else 0
+        nodes = self.most if depth else 0
+        return [Budget(nodes, min(room, depth), floor=self._rate * one, estimate=self.calibration.estimate) for room in rooms]
+
+    @property
+    def _rate(self) -> float:
+        """Tokens that a plain step's cost brings."""
+        return max(1.0, self.tokens / self.cost)
+
+    def _drafting(self, context: int) -> float:
+        """What the proposals cost to make, in plain steps of the batch."""
+        spent = sum(draft.cost for draft in self._proposed)
+        batch = len(self._proposed)
+        return spent / float(self.curve.table(batch, context)[batch]) if spent else 0.0
 
     def trim(self, drafts: Sequence[Draft], context: int) -> list[Draft]:
-        self._proposed, self._wanted = drafts, 0
+        self._proposed, self._wanted, self._context = drafts, 0, context
         most = max(map(len, drafts), default=0)
         if most == 0:
             return list(drafts)
@@ -198,10 +229,12 @@ class Adaptive:
             gain[1 : len(best) + 1] += np.cumsum(best)
             gain[len(best) + 1 :] += best.sum()
         extra = self._extra(len(drafts), most, context)
-        rate = max(1.0, self.tokens / self.cost)
-        self._wanted = int(np.argmax(gain - rate * len(drafts) * extra))
-        self._since, self._wait = 0, 1 if self._wanted else min(64, 2 * self._wait)
-        affordable = int(np.searchsorted(extra, self.balance, side="right")) - 1
+        worth = gain / len(drafts) - self._rate * extra
+        self._wanted = int(np.argmax(worth))
+        spent = self._drafting(context)
+        pays = self._wanted > 0 and worth[self._wanted] > self._rate * spent
+        self._since, self._wait = 0, 1 if pays else min(64, 2 * self._wait)
+        affordable = max(0, int(np.searchsorted(extra, self.balance - spent, side="right")) - 1)
         # Stable, and a parent is never less likely than its child: ancestors come along.
         keep = [np.argsort(-path, kind="stable")[: min(self._wanted, affordable)] for path in paths]
         return [draft.take(sorted(nodes.tolist())) if len(nodes) else EMPTY for draft, nodes in zip(drafts, keep, strict=True)]
@@ -210,13 +243,14 @@ class Adaptive:
         batch, nodes = len(drafts), max(map(len, drafts), default=0)
         extra = float(self._extra(batch, nodes, context)[nodes])
         accepted = sum(verdict.accepted for verdict in verdicts) / batch
-        earned = self.trickle + accepted - extra
+        spent = self._drafting(context)
+        earned = self.trickle + accepted - extra - spent
         if self._wanted and not nodes:
             hits = sum(v.tokens[0] in d.token[d.parent == ANCHOR] for d, v in zip(self._proposed, verdicts, strict=True))
             earned += self.refill * hits / batch
         self.balance = min(self.cap, self.balance + earned)
         self.tokens = 0.99 * self.tokens + 1.0 + accepted
-        self.cost = 0.99 * self.cost + 1.0 + extra
+        self.cost = 0.99 * self.cost + 1.0 + extra + spent
         for draft, verdict in zip(self._proposed, verdicts, strict=True):
             self.calibration.observe(draft, verdict.tokens)
 

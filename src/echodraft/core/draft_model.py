@@ -11,7 +11,8 @@ from echodraft.core.backend import Backend
 from echodraft.core.budget import CPU_CURVE, CostCurve, Policy
 from echodraft.core.drafter import Context, Drafter
 from echodraft.core.engine import Engine
-from echodraft.core.sampling import Sampler
+from echodraft.core.retokenize import Claim
+from echodraft.core.sampling import Rule, Sampler
 from echodraft.core.scores import Scores
 from echodraft.core.session import Session
 from echodraft.core.step import Step
@@ -20,11 +21,15 @@ from echodraft.core.step import Step
 class Reading(Protocol):
     """The draft model's view of one session of the target, whose tokens it may write with other ids."""
 
-    shift: int
-    """How many positions of the target's text lie behind the draft model's."""
+    shift: int | None
+    """How many tokens longer the target's text is; None where its positions and noise mean nothing to the draft model."""
 
     def read(self, tokens: Sequence[int]) -> list[int]:
         """The target's `tokens` in the draft model's ids."""
+        ...
+
+    def write(self, tokens: Sequence[int], claims: Sequence[Claim]) -> Sequence[Claim]:
+        """What the draft model says behind what it read last, which is the target's `tokens`, in the target's ids."""
         ...
 
 
@@ -33,33 +38,38 @@ class SameIds:
     """A draft model with the target's ids; those beyond its vocabulary it does not see."""
 
     vocab_size: int
-    shift: int = 0
+    shift: int | None = 0
 
     def read(self, tokens: Sequence[int]) -> list[int]:
         known = [token for token in tokens if token < self.vocab_size]
         self.shift = len(tokens) - len(known)
         return known
 
+    def write(self, tokens: Sequence[int], claims: Sequence[Claim]) -> Sequence[Claim]:
+        return claims
+
 
 @dataclass(frozen=True, slots=True)
 class DraftModel:
     """What `build` hands to a drafter whose constructor has a parameter `draft_model`.
 
-    backend  the second model, ready to score
-    eos      ids, the draft model's own, behind which nothing is drafted
-    cost     its forward of one row, in forwards of one row of the target
-    curve    what more rows cost it, relative to one
-    drafter  makes a drafter for the draft model by name: cascades are composition
-    policy   makes the budget for such a drafter
-    name     what it was loaded from
+    backend       the second model, ready to score
+    make_drafter  a drafter for the draft model by name: cascades are composition
+    make_policy   the budget for such a drafter
+    eos           ids, the draft model's own, behind which nothing is drafted
+    cost          its forward of one row, in forwards of one row of the target
+    curve         what more rows cost it, relative to one
+    reading       how it reads a session of the target; None where it has the target's ids
+    name          what it was loaded from
     """
 
     backend: Backend
+    make_drafter: Callable[[str], Drafter]
+    make_policy: Callable[[Drafter], Policy]
     eos: frozenset[int] = frozenset()
     cost: float = 0.25
     curve: CostCurve = CPU_CURVE
-    drafter: Callable[[str], Drafter] | None = None
-    policy: Callable[[Drafter], Policy] | None = None
+    reading: Callable[[], Reading] | None = None
     name: str = ""
 
     def price(self, rows: int, context: int) -> float:
@@ -78,7 +88,7 @@ class Surely(Sampler):
 
     k: int = 1
     shift: int = 0
-    claims: list[tuple[list[int], list[float]]] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
 
     def choose(self, scores: Scores, row: int, prefix: Sequence[int]) -> int:
         claim = scores.best(row, self.rule, len(prefix) + self.shift, self.k)
@@ -95,7 +105,7 @@ class Guess:
     steps   the draft model's own steps
     """
 
-    claims: list[tuple[list[int], list[float]]] = field(default_factory=list)
+    claims: Sequence[Claim] = ()
     cost: float = 0.0
     steps: list[Step] = field(default_factory=list)
 
@@ -119,15 +129,11 @@ class DraftEngine:
     drafter  drafts for the draft model (a cascade): its guesses are accepted by the draft model as the target accepts ours
     policy   of that drafter's drafts
     k        candidates that are noted for every token
-    reading  what the draft model reads for a session of the target
     """
 
-    def __init__(
-        self, model: DraftModel, drafter: Drafter, policy: Policy, k: int = 1, reading: Callable[[], Reading] | None = None
-    ) -> None:
+    def __init__(self, model: DraftModel, drafter: Drafter, policy: Policy, k: int = 1) -> None:
         self.model, self.k = model, k
         self.engine = Engine(model.backend, drafter, policy)
-        self._reading = reading or (lambda: SameIds(model.backend.vocab_size))
         self._sessions: dict[int, Session] = {}
         self._readings: dict[int, Reading] = {}
 
@@ -150,7 +156,7 @@ class DraftEngine:
                 i, inner = live[step.session.id]
                 guess = guesses[i]
                 assert isinstance(inner.sampler, Surely)
-                guess.claims += inner.sampler.claims
+                guess.claims = [*guess.claims, *inner.sampler.claims]
                 inner.sampler.claims.clear()
                 guess.steps.append(step)
                 # The context that a session begins with is no cost of drafting; it is read once.
@@ -158,13 +164,15 @@ class DraftEngine:
                 guess.cost += self.model.price(rows, context) / step.batch
                 if inner.finish is not None or enough(i, guess):
                     del live[inner.id]
+        for session, guess in zip(sessions, guesses, strict=True):
+            guess.claims = self._readings[session.id].write(session.tokens, guess.claims)
         return guesses
 
     def _follow(self, session: Context, most: int) -> Session | None:
         """The draft model's session, brought to where the target's is; None where there is no room for a guess."""
         reading = self._readings.get(session.id)
         if reading is None:
-            reading = self._readings[session.id] = self._reading()
+            reading = self._readings[session.id] = self._new_reading()
         tokens = reading.read(session.tokens)
         context = self.model.backend.context
         room = most if context is None else min(most, context - len(tokens))
@@ -172,14 +180,16 @@ class DraftEngine:
             return None
         stops = Stops(self.model.eos, max_length=len(tokens) + room)
         inner = self._sessions.get(session.id)
+        sampler = Surely(Rule() if reading.shift is None else session.rule, k=self.k, shift=reading.shift or 0)
         if inner is None:
-            inner = self._sessions[session.id] = self.engine.open(tokens, Surely(session.rule, k=self.k), stops, session.tenant)
+            inner = self._sessions[session.id] = self.engine.open(tokens, sampler, stops, session.tenant)
         else:
             self.engine.follow(inner, tokens, stops)
-        assert isinstance(inner.sampler, Surely)
-        inner.sampler.shift = reading.shift
-        inner.sampler.claims.clear()
+            inner.sampler = sampler
         return inner
+
+    def _new_reading(self) -> Reading:
+        return SameIds(self.model.backend.vocab_size) if self.model.reading is None else self.model.reading()
 
     def close(self, session: Context) -> None:
         """Forget a session of the target."""

@@ -40,6 +40,14 @@ class Words(Protocol):
         """Text of `ids` without special tokens."""
         ...
 
+    def split(self, text: str) -> list[int]:
+        """Ids of text that goes on: no begin token; special tokens are recognised."""
+        ...
+
+    def spell(self, ids: Sequence[int]) -> str:
+        """Text of `ids`, special tokens written out."""
+        ...
+
 
 class Drafter:
     """Base of all drafters. It may be wrong in any way; the output stays right.
@@ -56,6 +64,8 @@ class Drafter:
     """What a replay of recorded outputs is worth, where nothing is known of rejected nodes: their best ids are -1, their states NaN.
     "exact": it never looks at them. "approximate": it learns from them. "live": it cannot do without them. None: "approximate" if it
     needs the best ids, else "exact"."""
+    cost = 0.0
+    """What one more token of a draft costs, in plain steps of the target: a forward of a draft model, if there is one."""
 
     def open(self, session: Context) -> None:
         """A session begins; its prompt is in `session.tokens`."""

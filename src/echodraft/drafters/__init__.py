@@ -8,6 +8,7 @@ from echodraft.core.drafter import Drafter
 from echodraft.errors import UsageError, unknown_name
 
 DRAFTERS: dict[str, str] = {
+    "cascade": "echodraft.drafters.cascade:Cascade",
     "goose": "echodraft.drafters.goose:Goose",
     "logitspec": "echodraft.drafters.logitspec:LogitSpec",
     "lookahead": "echodraft.drafters.lookahead:Lookahead",

@@ -82,9 +82,28 @@ class Text:
 
     def token(self, token: int) -> str:
         """One token by itself, special ones by their names. Empty without a tokenizer."""
-        if self._hugging_face:
-            return str(self.tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False))
-        return self.decode([token])
+        return self.spell([token])
+
+    def split(self, text: str) -> list[int]:
+        """Ids of text that goes on: no begin token; special tokens are recognised."""
+        return self._encode(text, {"add_special_tokens": False} if self._hugging_face else {})
+
+    def spell(self, ids: Sequence[int]) -> str:
+        """Text of `ids`, special tokens written out."""
+        if not self._hugging_face:
+            return self.decode(ids)
+        return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def same_ids(self, other: Text) -> bool:
+        """Whether both tokenizers give every token that they share the same id, and share nearly all: one may have a few more.
+
+        Where one of the two is unknown they are taken to be the same.
+        """
+        mine, theirs = (getattr(text.tokenizer, "get_vocab", None) for text in (self, other))
+        if mine is None or theirs is None:
+            return type(self.tokenizer) is type(other.tokenizer) or self.tokenizer is None or other.tokenizer is None
+        fewer, more = sorted((mine(), theirs()), key=len)
+        return 10 * len(fewer.items() & more.items()) >= 9 * len(more) and all(more.get(t, id) == id for t, id in fewer.items())
 
     def transcript(self, stops: Sequence[str] = (), context: Sequence[int] = ()) -> Transcript:
         """A new output's text; `context` is the raw prompt that it continues, empty in a chat."""
