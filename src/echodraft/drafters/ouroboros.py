@@ -94,7 +94,8 @@ class Ouroboros(Drafter):
         self.inner: DraftEngine | None = None
         if draft and draft_model is not None:
             drafter: Drafter = Phrases(self._pool, guesses, beta) if phrases else NoDrafter()
-            policy = draft_model.policy(drafter) if phrases and not rows and draft_model.policy else Fixed(rows)
+            policy = draft_model.make_policy(drafter) if phrases and not rows else Fixed(rows)
+            self.cost = draft_model.cost
             self.inner, self.ends = DraftEngine(draft_model, drafter, policy), draft_model.eos
         self.counts = Counts()
         self._known: dict[int, Known] = {}
