@@ -7,15 +7,15 @@ from types import ModuleType
 
 import echodraft
 
-PAGE = Path(__file__).parents[2] / "docs" / "write-a-drafter.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def python_blocks() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.S)
+def python_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.S)
 
 
 def test_the_drafter_of_the_tutorial_is_forty_lines_and_drafts_in_a_decoder():
-    drafter, use = python_blocks()
+    drafter, use = python_blocks("write-a-drafter.md")
     assert len([line for line in drafter.splitlines() if line.strip()]) <= 40
     module = ModuleType("my_module")
     sys.modules["my_module"] = module
@@ -29,3 +29,12 @@ def test_the_drafter_of_the_tutorial_is_forty_lines_and_drafts_in_a_decoder():
             assert branchless.generate("one two one two one", max_new_tokens=600).ids == result.ids
     finally:
         del sys.modules["my_module"]
+
+
+def test_the_trace_of_the_page_is_written_and_read(tmp_path: Path, monkeypatch):
+    from echodraft.metrics.traced import read
+
+    monkeypatch.chdir(tmp_path)
+    (code,) = python_blocks("traces.md")
+    exec(code, {})
+    assert read(tmp_path / "answer.trace").requests[0].emitted == 50

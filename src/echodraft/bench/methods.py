@@ -20,6 +20,7 @@ from echodraft.decoder import Decoder
 from echodraft.errors import UsageError, unknown_name
 from echodraft.memory import Limits, Memory
 from echodraft.metrics.stats import Stats, by_depth
+from echodraft.metrics.trace import Trace
 from echodraft.options import read_options
 
 PEERS = ("hf", "hf-pld", "hf-assisted")
@@ -89,11 +90,11 @@ class Remembering:
 class Drafted:
     """A drafter of ours over the model of `base`, with a memory of its own.
 
-    `budget` is a knob of the engine: "name:budget=8" overrides it for one.
+    `budget` is a knob of the engine: "name:budget=8" overrides it for one. `trace` gets the steps of every measured answer.
     """
 
-    def __init__(self, base: Decoder, text: str, budget: str | int, remembering: Remembering) -> None:
-        self.base, self.remembering = base, remembering
+    def __init__(self, base: Decoder, text: str, budget: str | int, remembering: Remembering, trace: Trace | None = None) -> None:
+        self.base, self.remembering, self.trace, self.method = base, remembering, trace, text
         self.name, self.knobs = parse(text)
         self.budget = self.knobs.pop("budget", budget) if self.name != "none" else 0
         self._files = re.sub(r"[^a-z0-9.=-]+", "-", text.lower())
@@ -144,6 +145,8 @@ class Drafted:
 
     def answer(self, item: Item, most: int) -> Answer:
         tenant = self.remembering.tenant
+        if self.trace is not None:
+            self.decoder.watchers = [self.trace.watch(self.decoder.text, self.method, item.id)]
         with self.decoder.stream(item.ids, max_new_tokens=most, stop=item.stop, tenant=tenant) as stream:
             pieces = list(stream)
         result = stream.result

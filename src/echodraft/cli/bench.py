@@ -12,6 +12,7 @@ from echodraft.cli.inputs import DraftModel, MemoryLimit, read_budget, read_limi
 from echodraft.cli.progress import Bar
 
 MOST = 128
+TRACE = "Write every step of our drafters to FILE, for echodraft inspect."
 SUITE = "File of JSON lines with prompt, messages or turns, or a name: humaneval, spec-bench, … Comma-separated."
 DATA = "Folder of suites that are meant by name; without it, public data sets."
 LENGTH = f"Output tokens at most. Default: {MOST}, or what a line of the suite asks for if that is less; -n overrides both."
@@ -38,6 +39,7 @@ def command(
     memory: Annotated[str, typer.Option("--memory", metavar="carry|cold|DIR", help=MEMORY)] = "carry",
     tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="Whose memory.")] = "",
     memory_limit: MemoryLimit = None,
+    trace: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help=TRACE, show_default=False)] = None,
     by: Annotated[str | None, typer.Option("--by", metavar="category", help="A second table, by category.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object with everything instead of tables.")] = False,
 ) -> None:
@@ -54,6 +56,7 @@ def command(
     from echodraft.bench.summary import find_differences, speedups, summarise
     from echodraft.build import load
     from echodraft.errors import UsageError
+    from echodraft.metrics.trace import Trace
 
     if suite is None:
         raise UsageError("There is nothing to measure on. Name a file, or a suite such as humaneval, with --suite.")
@@ -65,6 +68,7 @@ def command(
     if start is not None and not start.is_dir():
         raise UsageError(f"--memory is carry, cold or a folder, and there is no folder '{memory}'.")
     limits = read_limits(memory_limit or [])
+    sink = Trace(trace) if trace is not None else None
     console.status("Loading the model…")
     try:
         base = load(model, backend=backend, dtype=dtype, device=device, drafter="none", draft_model=draft_model)
@@ -91,8 +95,10 @@ def command(
     }
     record = Run(out, manifest(settings), resume)
     remembering = Remembering(memory != "cold", start, out / "memory" if out is not None else None, limits, tenant)
-    methods: dict[str, Method] = {name: Drafted(base, name, read_budget(budget), remembering) for name in names}
+    methods: dict[str, Method] = {name: Drafted(base, name, read_budget(budget), remembering, sink) for name in names}
     methods |= {name: Peer(base, name) for name in others}
+    if sink is not None:
+        sink.begin(base.name, names, settings)
 
     def most(item: Any) -> int:
         return max_new_tokens or min(MOST, item.most or MOST)
@@ -110,6 +116,8 @@ def command(
     finally:
         for method in methods.values():
             method.close()
+        if sink is not None:
+            sink.close()
     # Who interrupts does not want to wait for more forwards.
     prompts = {} if interrupted else {item.id: prompt_of(item, base, record) for item in items}
     summary = summarise(record.done, find_differences(base, record.done, prompts))
