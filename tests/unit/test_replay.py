@@ -12,8 +12,9 @@ import pytest
 from echodraft.backends.toy import ToyBackend
 from echodraft.backends.transformers import TransformersBackend
 from echodraft.bench.methods import parse
-from echodraft.bench.recording import Recording, Writer, describe, read_layers, record
-from echodraft.bench.replay import Corpus, Replayed, fidelity_of, replay, summarise
+from echodraft.bench.record import describe, read_layers, record
+from echodraft.bench.recording import Recording, Writer
+from echodraft.bench.replay import Corpus, Replayed, fidelity, replay, summarise
 from echodraft.bench.suites import Item
 from echodraft.build import make_drafter, make_policy
 from echodraft.core.accept import Stops
@@ -88,8 +89,8 @@ def make(folder: Path, live: str, layers: str = "norm", drafter: str = "suffix",
     text = Text(None, [eos_of(backend)])
     decoder = Decoder(Engine(backend, make_drafter(drafter, {}), Fixed(9)), text, live)
     kept = read_layers(layers)
-    writer = Writer(folder, describe(decoder, "suite.jsonl", kept, {"max_new_tokens": MOST, "limit": None}), resume)
-    record(items()[some], decoder, writer, MOST, bool(kept))
+    writer = Writer(folder, {**describe(decoder, "suite", kept), "settings": {"max_new_tokens": MOST, "limit": None}}, resume)
+    record(items()[some], decoder, writer, lambda _: MOST)
     return folder
 
 
@@ -134,7 +135,11 @@ def counts(steps: Sequence[Step]) -> dict[str, Any]:
 
 
 METHODS = [*DRAFTERS, "logitspec:guesses=8", f"{__name__}:Nearest"]
-EXACT = [method for method in METHODS if fidelity_of(method) == "exact" and Need.MODEL not in drafter_class(parse(method)[0]).needs]
+EXACT = [
+    method
+    for method in METHODS
+    if Need.MODEL not in drafter_class(parse(method)[0]).needs and fidelity(make_drafter(*parse(method))) == "exact"
+]
 
 
 @pytest.mark.parametrize("carry", [True, False])

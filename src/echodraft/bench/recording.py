@@ -14,7 +14,7 @@ A conversation's shared prefix is stored once: `prefix` of a line names the earl
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -26,15 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from echodraft.backends.replay import ReplayBackend, Trajectory
-from echodraft.bench.rounding import dtype_of
 from echodraft.bench.suites import Item
-from echodraft.core.backend import Backend, Need, Request
-from echodraft.core.budget import Budget
-from echodraft.core.draft import Draft
-from echodraft.core.drafter import Context, Drafter
-from echodraft.core.engine import Engine
-from echodraft.core.step import Step
-from echodraft.decoder import Decoder
 from echodraft.errors import EchodraftError, UsageError
 
 VERSION = 1
@@ -49,7 +41,12 @@ SHARED = 32
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of requests.jsonl. `prefix`: {"file", "tokens"} of the states that are stored with an earlier request, or None."""
+    """A line of requests.jsonl.
+
+    prefix          {"file", "tokens"}: the states of so many first tokens are stored with an earlier request; or None
+    max_new_tokens  what was asked for, None = the same for all, in the settings of the manifest
+    text            of the output
+    """
 
     id: str
     category: str
@@ -60,6 +57,7 @@ class Entry:
     prefix: dict[str, Any] | None = None
     stop: tuple[str, ...] = ()
     max_new_tokens: int | None = None
+    text: str = ""
 
 
 class Recording:
@@ -146,7 +144,8 @@ class Writer:
 
     def __init__(self, folder: Path, manifest: Mapping[str, Any], resume: bool) -> None:
         self.folder, self.entries = folder, read_entries(folder / LINES)
-        self._layers = [str(layer) for layer in manifest["layers"]] if manifest["width"] else []
+        self._by_id = {entry.id: entry for entry in self.entries}
+        self.layers = [str(layer) for layer in manifest["layers"]] if manifest["width"] else []
         self._fed: list[NDArray[np.int32]] = []
         if (folder / MANIFEST).exists():
             if not resume:
@@ -170,29 +169,32 @@ class Writer:
             if key not in FREE and before["settings"].get(key) != value:
                 raise UsageError(f"{self.folder} was begun with another {key} ({before['settings'].get(key)}). Use it, or another folder.")
 
-    def has(self, item: Item) -> bool:
-        return any(entry.id == item.id for entry in self.entries)
+    def find(self, id_: str) -> Entry | None:
+        """The request of this id if it is finished."""
+        return self._by_id.get(id_)
 
-    def add(self, item: Item, output: Sequence[int], finish: str, most: int, heard: Heard) -> Entry:
-        """Keep one finished request."""
+    def add(
+        self, item: Item, output: Sequence[int], finish: str, most: int, text: str, top: NDArray[Any], hidden: NDArray[np.float16] | None
+    ) -> Entry:
+        """Keep one finished request. `top` [m, k]; `hidden` [n + m - 1, layers x width], the layers side by side."""
         prompt, out = np.asarray(item.ids, dtype=np.int32), np.asarray(output, dtype=np.int32)
         fed = np.concatenate([prompt, out])[:-1]
-        arrays: dict[str, NDArray[Any]] = {"prompt": prompt, "output": out, "top": np.concatenate(heard.top).astype(np.int32)}
+        arrays: dict[str, NDArray[Any]] = {"prompt": prompt, "output": out, "top": top.astype(np.int32)}
         prefix = None
-        if self._layers:
+        if hidden is not None:
             prefix = self._shared(fed)
-            states = np.concatenate(heard.hidden)[prefix["tokens"] if prefix else 0 :]
-            for layer, part in zip(self._layers, np.split(states, len(self._layers), axis=1), strict=True):
+            states = hidden[prefix["tokens"] if prefix else 0 :]
+            for layer, part in zip(self.layers, np.split(states, len(self.layers), axis=1), strict=True):
                 arrays["hidden" if layer == "norm" else f"hidden.{layer}"] = np.ascontiguousarray(part)
-        entry = Entry(
-            item.id, item.category, len(prompt), len(out), finish, f"{len(self.entries):06d}.safetensors", prefix, item.stop, most
-        )
+        name = f"{len(self.entries):06d}.safetensors"
+        entry = Entry(item.id, item.category, len(prompt), len(out), finish, name, prefix, item.stop, most, text)
         path = self.folder / entry.file
         save_file(arrays, path.with_suffix(UNFINISHED))
         path.with_suffix(UNFINISHED).replace(path)
         with (self.folder / LINES).open("a", encoding="utf-8") as file:
             file.write(_line(entry))
         self.entries.append(entry)
+        self._by_id[entry.id] = entry
         self._fed.append(fed)
         return entry
 
@@ -217,98 +219,3 @@ def _write(path: Path, text: str) -> None:
     unfinished = path.with_suffix(UNFINISHED)
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)
-
-
-class Heard(Drafter):
-    """A drafter that passes all on to another and keeps what the target computed for the tokens that were kept.
-
-    hidden  float16 [rows, width] by step, of every token that was fed and committed
-    top     int64 [emitted, k] by step
-    """
-
-    def __init__(self, inner: Drafter, hidden: bool) -> None:
-        self.name, self.inner = inner.name, inner
-        self.needs = inner.needs | {Need.TOP_K} | ({Need.HIDDEN} if hidden else frozenset())
-        self.top_k = max(TOP, inner.top_k)
-        self.hidden: list[NDArray[np.float16]] = []
-        self.top: list[NDArray[np.int64]] = []
-
-    def open(self, session: Context) -> None:
-        self.hidden, self.top = [], []
-        self.inner.open(session)
-
-    def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
-        return self.inner.propose(sessions, budgets)
-
-    def observe(self, steps: Sequence[Step]) -> None:
-        for step in steps:
-            path = list(step.verdict.path[: len(step.verdict.tokens) - 1])
-            if step.hidden is not None:
-                self.hidden.append(step.hidden[[*range(step.fed), *(step.fed + node for node in path)]])
-            if step.top_k is not None:
-                self.top.append(step.top_k[[0, *(node + 1 for node in path)], :TOP])
-        self.inner.observe(steps)
-
-    def rewind(self, session: Context, length: int) -> None:
-        self.inner.rewind(session, length)
-
-    def close(self, session: Context) -> None:
-        self.inner.close(session)
-
-
-def read_layers(text: str) -> tuple[str, ...]:
-    """The layers of "norm,12,20": the final norm always, then numbers of decoder layers; none of "". Raises `UsageError`."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    for part in parts:
-        if part != "norm" and not part.isdecimal():
-            raise UsageError(f"--layers lists norm and numbers of decoder layers, such as norm,12; not '{part}'.")
-    return tuple(dict.fromkeys(["norm", *parts])) if parts else ()
-
-
-def describe(decoder: Decoder, suite: str, layers: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a manifest that says whose trajectories these are; the backend is told to show the `layers`, norm first.
-
-    No layers: no hidden states. Raises `UsageError` for layers that the backend does not show.
-    """
-    backend, also = decoder.engine.backend, [int(layer) for layer in layers[1:]]
-    if Need.HIDDEN not in backend.offers and layers:
-        raise UsageError("This backend offers no hidden states. Record with --no-hidden.")
-    if also and not hasattr(backend, "show"):
-        raise UsageError(f"{type(backend).__name__} shows the final norm only. Record with --layers norm.")
-    if also:
-        backend.show(also)  # type: ignore[attr-defined]
-    return {
-        "version": VERSION,
-        "model": decoder.name,
-        "dtype": dtype_of(backend),
-        "vocab_size": backend.vocab_size,
-        "context": backend.context,
-        "eos": sorted(decoder.text.eos),
-        "width": _width(backend) // len(layers) if layers else 0,
-        "layers": list(layers),
-        "top": min(TOP, backend.vocab_size),
-        "suite": suite,
-        "settings": dict(settings),
-    }
-
-
-def _width(backend: Backend) -> int:
-    """Numbers in what the backend gives as the hidden states of one token."""
-    slot = backend.open()
-    try:
-        return int(backend.score([Request(slot, [0])], frozenset({Need.HIDDEN}))[0].hidden().shape[1])
-    finally:
-        backend.close(slot)
-
-
-def record(
-    items: Sequence[Item], decoder: Decoder, writer: Writer, most: int, hidden: bool, told: Callable[[Entry], None] = lambda _: None
-) -> None:
-    """Answer the items that the recording lacks, greedily, and keep what was said and computed; `told` hears of each."""
-    engine = decoder.engine
-    heard = Heard(engine.drafter, hidden)
-    listening = Decoder(Engine(engine.backend, heard, engine.policy), decoder.text, decoder.name, decoder.memory)
-    for item in items:
-        if not writer.has(item):
-            answer = listening.generate(item.ids, max_new_tokens=most, stop=item.stop)
-            told(writer.add(item, answer.ids, str(answer.finish_reason), most, heard))

@@ -6,7 +6,7 @@ The target's greedy output does not depend on the drafter, so one recording serv
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,13 +95,11 @@ def replay(
 
     Raises `UsageError` for drafters that cannot be replayed.
     """
-    name, knobs = parse(method)
-    own = knobs.pop("budget", budget)
-    check_budget(own)
     memory = Memory()
-    drafter = make_drafter(name, knobs, {"memory": memory, "text": words})
-    refuse_live(drafter, words)
-    policy = make_policy(0 if name == "none" else own, curve, drafter)
+    drafter, own = _drafter(method, memory, words)
+    budget = budget if own is None else own
+    check_budget(budget)
+    policy = make_policy(0 if drafter.name == "none" else budget, curve, drafter)
     engine = Engine(corpus.recording.backend(corpus.trajectories), drafter, policy)
     done = []
     for entry, trajectory, repeated in zip(corpus.entries, corpus.trajectories, corpus.repeated, strict=True):
@@ -158,11 +156,63 @@ def fidelity(drafter: Drafter, top: int = TOP) -> str:
     return drafter.replay or "exact"
 
 
-def fidelity_of(method: str, top: int = TOP) -> str:
-    """`fidelity` of a method by its text."""
+def compare(
+    corpus: Corpus,
+    methods: Sequence[str],
+    budgets: Sequence[str | int],
+    cost: CostCurve | None = None,
+    carry: bool = True,
+    words: Words | None = None,
+    told: Callable[[str], None] = lambda _: None,
+) -> Iterator[dict[str, Any]]:
+    """Every method with every budget: "drafter", "budget", "replay" (exact or approximate), and the counts of "all" and "without_repeats".
+
+    budgets  "auto", numbers, or "best": of the fixed ones of `GRID` the fastest; a method that names its own is replayed with that
+    cost     plans "auto" (the built-in curve of CPUs where it is None) and estimates speed-ups
+    told     hears of every request, by whom
+
+    Raises `UsageError`, before anything is replayed, for methods that cannot be.
+    """
+    if cost is None and any("best" in _budgets(method, budgets) for method in methods):
+        raise UsageError("The best of several budgets is the one that is fastest: say what forwards cost with --cost.")
+    worth = {method: fidelity(_drafter(method, Memory(), words)[0], corpus.recording.top) for method in methods}
+    for method in methods:
+        for budget in _budgets(method, budgets):
+            best: tuple[float, str | int, list[Replayed]] = (-1.0, budget, [])
+            for size in GRID if budget == "best" else [budget]:
+                label = f"{method} {size}"
+                curve = CPU_CURVE if cost is None else cost
+                found = replay(corpus, method, size, curve=curve, carry=carry, words=words, told=lambda _, said=label: told(said))
+                fast = (speedup(found, cost) if cost is not None else None) or 0.0
+                if fast > best[0]:
+                    best = fast, size, found
+            _, size, found = best
+            yield {
+                "drafter": method,
+                "budget": f"best: {size}" if budget == "best" else size,
+                "replay": worth[method],
+                "all": summarise(found, cost),
+                "without_repeats": summarise([record for record in found if not record.repeated], cost),
+            }
+
+
+def count_runs(methods: Sequence[str], budgets: Sequence[str | int]) -> int:
+    """How often `compare` goes through the corpus."""
+    return sum(len(GRID) if budget == "best" else 1 for method in methods for budget in _budgets(method, budgets))
+
+
+def _budgets(method: str, budgets: Sequence[str | int]) -> Sequence[str | int]:
+    own = parse(method)[1].get("budget")
+    return budgets if own is None else [own]
+
+
+def _drafter(method: str, memory: Memory, words: Words | None) -> tuple[Drafter, str | int | None]:
+    """The drafter of a method, and its own budget if it names one. Raises `UsageError` where it cannot be replayed."""
     name, knobs = parse(method)
-    knobs.pop("budget", None)
-    return fidelity(make_drafter(name, knobs), top)
+    own = knobs.pop("budget", None)
+    drafter = make_drafter(name, knobs, {"memory": memory, "text": words})
+    refuse_live(drafter, words)
+    return drafter, own
 
 
 def speedup(records: Sequence[Replayed], curve: CostCurve) -> float | None:

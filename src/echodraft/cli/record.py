@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from echodraft.cli import console
+from echodraft.cli.bench import DATA, LENGTH, MOST, SUITE
 from echodraft.cli.progress import Bar
 
 LAYERS = "Hidden states to keep: norm (the final norm, always), and numbers of decoder layers."
@@ -15,11 +16,12 @@ LAYERS = "Hidden states to keep: norm (the final norm, always), and numbers of d
 
 def command(
     model: Annotated[str | None, typer.Option("--model", "-m", help="Folder, .gguf file or hub name.", show_default=False)] = None,
-    suite: Annotated[Path | None, typer.Option("--suite", help="JSON lines with prompt, messages or turns.", show_default=False)] = None,
+    suite: Annotated[str | None, typer.Option("--suite", help=SUITE, show_default=False)] = None,
+    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help=DATA, show_default=False)] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder of the recording.", show_default=False)] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="The first N requests.", show_default=False)] = None,
     category: Annotated[str | None, typer.Option("--category", help="Only requests of this category.", show_default=False)] = None,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", min=1, help="Output tokens at most.")] = 128,
+    max_new_tokens: Annotated[int | None, typer.Option("--max-new-tokens", "-n", min=1, help=LENGTH, show_default=False)] = None,
     drafter: Annotated[str, typer.Option("--drafter", "-d", help="Makes it faster; the output is the same with any.")] = "suffix",
     layers: Annotated[str, typer.Option("--layers", metavar="norm[,N…]", help=LAYERS)] = "norm",
     no_hidden: Annotated[bool, typer.Option("--no-hidden", help="Keep no hidden states: a hundredth of the size.")] = False,
@@ -36,31 +38,49 @@ def command(
     echodraft replay then tries drafters on it in seconds, without the model. What is done survives a kill: go on with --resume.
     """
     from echodraft.bench.methods import parse
-    from echodraft.bench.recording import Writer, describe, read_layers, record
+    from echodraft.bench.record import describe, read_layers, record
+    from echodraft.bench.recording import Writer
     from echodraft.bench.result import manifest
-    from echodraft.bench.suites import load_suite
+    from echodraft.bench.suites import load_suites
     from echodraft.build import load
     from echodraft.errors import UsageError
 
     if suite is None:
-        raise UsageError("There is nothing to record. Name a file with --suite.")
+        raise UsageError("There is nothing to record. Name a file, or a suite such as humaneval, with --suite.")
     if out is None:
         raise UsageError("Where is the recording to be kept? Name a folder with --out.")
     kept = read_layers("" if no_hidden else layers)
     name, knobs = parse(drafter)
     console.status("Loading the model…")
-    decoder = load(model, backend=backend, dtype=dtype, device=device, drafter=name, drafter_options=knobs)
-    console.status("")
-    items = load_suite(suite, decoder.text, limit, category)
-    settings = {"suite": suite.name, "category": category, "limit": limit, "max_new_tokens": max_new_tokens, "drafter": drafter}
-    writer = Writer(out, {**manifest(settings), **describe(decoder, suite.name, kept, settings)}, resume)
-    interrupted = False
+    try:
+        decoder = load(model, backend=backend, dtype=dtype, device=device, drafter=name, drafter_options=knobs)
+    finally:
+        console.status("")
+    items = load_suites(suite, decoder.text, data, limit, category)
+    settings = {
+        "category": category,
+        "limit": limit,
+        "max_new_tokens": max_new_tokens or MOST,
+        "capped_by_suite": max_new_tokens is None,
+        "drafter": drafter,
+    }
+    about = describe(decoder, ",".join(dict.fromkeys(item.suite for item in items)), kept)
+    writer = Writer(out, {**manifest(settings), **about}, resume)
+    interrupted, too_long = False, []
     try:
         with Bar(len(items)) as bar:
-            bar.advance(sum(writer.has(item) for item in items))
-            record(items, decoder, writer, max_new_tokens, bool(kept), lambda entry: bar.advance(1, entry.id))
+            bar.advance(sum(writer.find(item.id) is not None for item in items))
+            too_long = record(
+                items,
+                decoder,
+                writer,
+                lambda item: max_new_tokens or min(MOST, item.most or MOST),
+                lambda entry: bar.advance(1, entry.id),
+            )
     except KeyboardInterrupt:
         interrupted = True
+    if too_long:
+        console.note(f"Left out, since the prompt fills the model's context: {', '.join(too_long[:5])}{' …' * (len(too_long) > 5)}")
     tokens, size = sum(entry.output_tokens for entry in writer.entries), sum(file.stat().st_size for file in out.iterdir())
     if as_json:
         told = {"out": str(out), "requests": len(writer.entries), "of": len(items), "output_tokens": tokens, "bytes": size}

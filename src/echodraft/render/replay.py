@@ -1,0 +1,59 @@
+"""A replay as tables: counts, acceptance by depth, acceptance by who guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+
+
+def tables(rows: Sequence[Mapping[str, Any]], repeats: bool, costed: bool) -> list[Table]:
+    """The tables of `rows` as `echodraft replay --json` has them.
+
+    repeats  show the counts of all requests and those without repeated prompts, not one of them only
+    costed   show the estimated speed-up
+    """
+
+    def table(title: str, *heads: str) -> Table:
+        made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left")
+        made.add_column("drafter", overflow="fold", min_width=13)
+        for head in heads:
+            made.add_column(head, justify="right", no_wrap=True)
+        return made
+
+    heads = ("budget", "requests", "steps", "tokens\na step", "mean of\nrequests", "block\neff.", "drafted", "verified", "accepted")
+    counts = table("", *heads, *(["×"] if costed else []))
+    depths = table("Accepted at each depth, of the steps that came there and had a child", "budget", *map(str, DEPTHS))
+    sources = table("Accepted, by who guessed", "budget", "guessed by", "verified", "accepted", "share")
+    for row in rows:
+        name, budget = ("≈ " if row["replay"] == "approximate" else "") + row["drafter"], str(row["budget"])
+        held = row.get("all", row["without_repeats"])
+        counts.add_row(name, budget, *_cells(held, costed))
+        if repeats:
+            counts.add_row("  no repeats", "", *_cells(row["without_repeats"], costed))
+        shares = [f"{kept / reached:.0%}" if reached else "" for reached, kept in zip(held["reached"], held["kept"], strict=False)]
+        depths.add_row(name, budget, *(shares[d - 1] if d <= len(shares) else "" for d in DEPTHS))
+        for source, n in held["by_source"].items():
+            sources.add_row(name, budget, source, f"{n['scored']:,}", f"{n['accepted']:,}", f"{n['accepted'] / n['scored']:.0%}")
+    return [counts, depths, sources]
+
+
+def _cells(held: Mapping[str, Any], costed: bool) -> list[str]:
+    cells = [f"{held[key]:,}" for key in ("requests", "steps")]
+    cells += [f"{held[key]:.2f}" for key in ("mean_accepted", "mean_accepted_macro", "block_efficiency")]
+    cells += [f"{held[key]:,}" for key in ("drafted", "verified", "accepted")]
+    return cells + ([f"{held['speedup']:.2f}" if held["speedup"] else ""] if costed else [])
+
+
+def notes(rows: Sequence[Mapping[str, Any]], requests: int, repeats: int, memory: str, curve: str | None) -> list[str]:
+    """What has to be said beside the tables."""
+    out = [f"{requests} requests, of which {repeats} repeat an earlier prompt; memory: {memory}."]
+    if curve is not None:
+        out.append(f"× is estimated from the cost curve '{curve}'; the time that drafting takes is not in it.")
+    if any(row["replay"] == "approximate" for row in rows):
+        out.append("≈ approximate: live, this drafter also learns from rejected drafts, of which a recording knows nothing.")
+    return out
