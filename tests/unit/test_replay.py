@@ -9,23 +9,26 @@ from typing import Any
 import numpy as np
 import pytest
 
+from echodraft.backends.replay import ReplayBackend, Trajectory
 from echodraft.backends.toy import ToyBackend
 from echodraft.backends.transformers import TransformersBackend
 from echodraft.bench.methods import parse
 from echodraft.bench.record import describe, read_layers, record
 from echodraft.bench.recording import Recording, Writer
-from echodraft.bench.replay import Corpus, Replayed, fidelity, replay, summarise
+from echodraft.bench.replay import GRID, Corpus, Replayed, compare, count_runs, fidelity, replay, speedup, summarise
 from echodraft.bench.suites import Item
 from echodraft.build import make_drafter, make_policy
 from echodraft.core.accept import Stops
-from echodraft.core.backend import Backend, Need
+from echodraft.core.backend import Backend, Need, Request
 from echodraft.core.budget import Budget, CostCurve, Fixed
 from echodraft.core.draft import Draft
 from echodraft.core.drafter import Context, Drafter
 from echodraft.core.engine import Engine
+from echodraft.core.sampling import Rule, Sampler
 from echodraft.core.step import Step
 from echodraft.decoder import Decoder
 from echodraft.drafters import DRAFTERS, drafter_class
+from echodraft.errors import Unsupported, UsageError
 from echodraft.memory import Memory
 from echodraft.text.tokenizer import Text
 from harness import decoded, drive, run
@@ -166,3 +169,152 @@ def test_drafts_budgets_and_counts_of_a_replay_are_those_of_the_live_run(
     if live == "toy" and method != "none":
         assert summarise(found, None)["accepted"] > 20
     assert {steps[-1].verdict.finish for steps in there} == {"eos", "length"}
+
+
+@pytest.mark.parametrize("method", ["recycling", "sam", "goose"])
+def test_what_learns_from_rejected_nodes_is_approximate_and_still_says_what_the_model_said(
+    recordings: Callable[[str], Path], method: str
+) -> None:
+    (row,) = compare(Corpus(Recording(recordings("toy"))), [method], [8], CURVE)
+    assert row["replay"] == "approximate"
+    assert row["all"]["accepted"] > 0
+
+
+def test_rows_off_the_path_know_nothing() -> None:
+    states = np.arange(12, dtype=np.float16).reshape(6, 2)
+    top = np.asarray([[7, 1], [8, 2], [9, 3]], dtype=np.int32)
+    backend = ReplayBackend([Trajectory([3, 4, 5, 6], [7, 8, 9], top, lambda: states)], 20, 100)
+    slot = backend.open()
+    (scores,) = backend.score([Request(slot, [3, 4, 5, 6])], frozenset({Need.HIDDEN}))
+    assert (scores.argmax(), scores.top_k(2).tolist(), scores.hidden().tolist()) == ([7], [[7, 1]], states[:4].tolist())
+    backend.commit(slot, [])
+    draft = Draft(  # 7 -> (8 -> 9, 1), 5: a wrong child below a right node, and a right token below a wrong node
+        np.asarray([8, 9, 1, 5, 9]), np.asarray([-1, 0, 0, -1, 3]), np.ones(5), ("",) * 5, np.zeros(5, dtype=bool)
+    )
+    (scores,) = backend.score([Request(slot, [7], draft)], frozenset({Need.HIDDEN}))
+    assert scores.argmax() == [8, 9, -1, -1, -1, -1]
+    assert scores.top_k(5).tolist() == [[8, 2], [9, 3], *[[-1, -1]] * 4]
+    hidden = scores.hidden()
+    assert hidden[:2].tolist() == states[4:].tolist()
+    assert np.isnan(hidden[2:]).all()
+    assert hidden.shape == (6, 2)
+
+
+def test_a_prompt_that_was_recorded_twice_is_replayed_in_order() -> None:
+    one, two = (Trajectory([1, 2], out, np.asarray([[t] for t in out], dtype=np.int32)) for out in ([3, 4], [5, 6]))
+    engine = Engine(ReplayBackend([one, two], 10), make_drafter("none", {}), Fixed(0))
+    assert [run(engine, [1, 2], 2) for _ in range(3)] == [[3, 4], [5, 6], [3, 4]]
+
+
+def test_a_session_may_go_back_on_its_path() -> None:
+    path = Trajectory([1, 2], [3, 4, 5, 6], np.zeros((4, 1), dtype=np.int32))
+    engine = Engine(ReplayBackend([path], 10), make_drafter("prompt-lookup", {}), Fixed(4))
+    session = engine.open([1, 2], stops=Stops(max_new_tokens=4))
+    drive(engine)
+    engine.rewind(session, 4)
+    assert session.finish is None
+    drive(engine)
+    assert session.tokens == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        (lambda engine: run(engine, [1, 3], 1), "not in the recording"),
+        (lambda engine: run(engine, [1, 2], 1, Sampler(Rule(temperature=1.0))), "greedy"),
+        (lambda engine: run(engine, [1, 2], 1, Sampler(processors=(lambda _, row: row,))), "greedy"),
+        (lambda engine: left(engine), "left its recording"),
+    ],
+)
+def test_what_a_recording_cannot_answer_is_refused_in_words(use: Callable[[Engine], Any], told: str) -> None:
+    path = Trajectory([1, 2], [3, 4], np.zeros((2, 1), dtype=np.int32))
+    with pytest.raises((UsageError, Unsupported), match=told):
+        use(Engine(ReplayBackend([path], 10), make_drafter("none", {}), Fixed(0)))
+
+
+def left(engine: Engine) -> None:
+    session = engine.open([1, 2], stops=Stops(max_new_tokens=1))
+    drive(engine)
+    engine.extend(session, [9], Stops(max_new_tokens=1))
+    drive(engine)
+
+
+def test_a_recording_without_hidden_states_offers_none(tmp_path: Path) -> None:
+    corpus = Corpus(Recording(make(tmp_path / "r", "toy", layers="")))
+    assert corpus.recording.width == 0
+    with pytest.raises(Unsupported, match="hidden"):
+        replay(corpus, f"{__name__}:Nearest", 4)
+    assert replay(corpus, "suffix", 4)
+
+
+class LiveOnly(Nearest):
+    name, replay = "live-only", "live"
+
+
+class Wordy(Nearest):
+    name, needs = "wordy", frozenset({Need.TEXT})
+
+
+class Modelled(Nearest):
+    name, needs = "modelled", frozenset({Need.MODEL})
+
+
+@pytest.mark.parametrize(
+    ("drafter", "told"), [("LiveOnly", "rejected drafts.*echodraft bench"), ("Wordy", "--tokenizer"), ("Modelled", "draft model")]
+)
+def test_a_drafter_that_needs_what_is_not_recorded_is_refused_before_anything_runs(
+    recordings: Callable[[str], Path], drafter: str, told: str
+) -> None:
+    ran: list[str] = []
+    with pytest.raises(UsageError, match=told):
+        list(compare(Corpus(Recording(recordings("toy"))), ["suffix", f"{__name__}:{drafter}"], [4], told=ran.append))
+    assert not ran
+
+
+def test_repeated_prompts_run_but_can_be_left_out_of_the_counts(recordings: Callable[[str], Path]) -> None:
+    corpus = Corpus(Recording(recordings("llama")))
+    assert corpus.repeated == REPEATED
+    (row,) = compare(corpus, ["suffix"], [16])
+    assert (row["all"]["requests"], row["without_repeats"]["requests"]) == (5, 4)
+    # The repeated request is drafted from the memory of the first: far better than the rest.
+    assert row["all"]["mean_accepted"] > 1.2 * row["without_repeats"]["mean_accepted"]
+
+
+def test_micro_and_macro_means_are_over_steps_and_over_requests(recordings: Callable[[str], Path]) -> None:
+    found = replay(Corpus(Recording(recordings("toy"))), "suffix", 16)
+    held = summarise(found, None)
+    assert held["mean_accepted"] == (held["emitted"] - len(found)) / held["steps"]
+    assert held["mean_accepted_macro"] == pytest.approx(np.mean([record.stats.mean_accepted for record in found]))
+    assert held["block_efficiency"] == held["emitted"] / (held["steps"] + len(found))
+
+
+def test_the_speed_up_is_tokens_over_what_the_forwards_cost_at_their_context() -> None:
+    record = Replayed(None, False)  # type: ignore[arg-type]
+    record.stats.emitted, record.stats.prefill_emitted = 9, 1
+    record.forwards = [(1, 20), (16, 20), (16, 80)]
+    assert speedup([record, record], CURVE) == pytest.approx(8 / (1.0 + 1.5 + 2.0))
+    assert speedup([Replayed(None, False)], CURVE) is None  # type: ignore[arg-type]
+
+
+def test_plain_decoding_is_no_faster_than_itself(recordings: Callable[[str], Path]) -> None:
+    (row,) = compare(Corpus(Recording(recordings("toy"))), ["none"], ["auto"], CURVE)
+    assert (row["all"]["mean_accepted"], row["all"]["speedup"], row["all"]["drafted"]) == (1.0, 1.0, 0)
+
+
+def test_the_best_budget_is_the_fastest_of_the_grid(recordings: Callable[[str], Path]) -> None:
+    corpus = Corpus(Recording(recordings("toy")))
+    fixed = {row["budget"]: row["all"]["speedup"] for row in compare(corpus, ["suffix"], list(GRID), CURVE)}
+    told: list[str] = []
+    rows = list(compare(corpus, ["suffix", "prompt-lookup:budget=3"], ["best"], CURVE, told=told.append))
+    best = max(fixed, key=fixed.__getitem__)
+    assert (rows[0]["budget"], rows[0]["all"]["speedup"]) == (f"best: {best}", fixed[best])
+    assert rows[1]["budget"] == 3
+    assert len(told) == count_runs(["suffix", "prompt-lookup:budget=3"], ["best"]) * len(corpus.entries) == (len(GRID) + 1) * 5
+    with pytest.raises(UsageError, match="--cost"):
+        list(compare(corpus, ["suffix"], ["best"]))
+
+
+def test_limits_take_the_first_requests(recordings: Callable[[str], Path]) -> None:
+    corpus = Corpus(Recording(recordings("toy")), limit=2)
+    assert [entry.id for entry in corpus.entries] == ["item 0", "item 1"]
+    assert len(replay(corpus, "suffix", 4)) == 2

@@ -1,0 +1,151 @@
+"""record, replay and cost --list as people and programs see them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from echodraft.bench import record as recorder
+from echodraft.curves import find_curve, load_curve, save_curve, shipped_curves
+from echodraft.errors import UsageError
+from outcome import Cli
+
+PROMPTS = ["the cat sat on the mat, the cat sat on", "on the dog on the dog", "the cat sat on the mat, the cat sat on"]
+
+
+@pytest.fixture
+def suite(apart: Path) -> Path:
+    path = apart / "cats.jsonl"
+    rows = [{"id": f"cats/{i}", "prompt": text, "category": "ab"[i % 2]} for i, text in enumerate(PROMPTS)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_suite_is_recorded_and_replayed(cli: Cli, suite: Path, folder: Path, apart: Path) -> None:
+    made = cli("record", "-m", folder, "--suite", suite, "--out", apart / "r", "-n", 20, "--json")
+    assert made.code == 0, made.err
+    told = json.loads(made.out)
+    assert (told["requests"], told["of"], told["output_tokens"] <= 60) == (3, 3, True)
+    manifest = json.loads((apart / "r" / "manifest.json").read_text())
+    assert (manifest["model"], manifest["suite"], manifest["settings"]["max_new_tokens"]) == (str(folder), "cats", 20)
+    assert manifest["eos"] == [299]
+
+    held = json.loads(
+        cli("replay", apart / "r", "--drafters", "suffix,recycling", "--budget", "auto,8", "--cost", "gpu-flat", "--json").out
+    )
+    assert (held["requests"], held["repeats"], held["memory"], held["suite"]) == (3, 1, "carry", "cats")
+    assert [(row["drafter"], row["budget"], row["replay"]) for row in held["results"]] == [
+        ("suffix", "auto", "exact"),
+        ("suffix", 8, "exact"),
+        ("recycling", "auto", "approximate"),
+        ("recycling", 8, "approximate"),
+    ]
+    row = held["results"][1]
+    assert (row["all"]["requests"], row["without_repeats"]["requests"]) == (3, 2)
+    assert row["all"]["speedup"] == pytest.approx(row["all"]["mean_accepted"])  # flat to 64
+
+
+def test_counts_of_a_replay_are_those_of_a_bench(cli: Cli, suite: Path, folder: Path, apart: Path) -> None:
+    """A number of nodes: a bench warms up, which teaches the planning of "auto"."""
+    cli("record", "-m", folder, "--suite", suite, "--out", apart / "r", "-n", 20)
+    for budget in ("4", "16"):
+        methods = ("--drafters", "suffix,prompt-lookup", "--budget", budget, "--json")
+        live = {row["drafter"]: row for row in json.loads(cli("bench", "-m", folder, "--suite", suite, "-n", 20, *methods).out)["results"]}
+        for row in json.loads(cli("replay", apart / "r", *methods).out)["results"]:
+            for key in ("steps", "drafted", "verified", "accepted", "mean_accepted"):
+                assert row["all"][key] == live[row["drafter"]][key], key
+
+
+def test_the_tables_tell_counts_depths_and_sources(cli: Cli, suite: Path, folder: Path, apart: Path) -> None:
+    cli("record", "-m", folder, "--suite", suite, "--out", apart / "r", "-n", 20)
+    shown = cli("replay", apart / "r", "--drafters", "suffix,recycling", "--budget", "4,best", "--cost", "cpu-zen3")
+    assert shown.code == 0
+    lines = [" ".join(line.split()) for line in shown.out.splitlines()]
+    assert any(line.startswith("suffix 4 3 ") for line in lines)
+    assert any(line.startswith("no repeats 2 ") for line in lines)
+    assert any(line.startswith("≈ recycling best: ") for line in lines)
+    assert any(line.startswith("suffix 4 suffix-memory ") for line in lines)
+    assert "1 repeat an earlier prompt; memory: carry" in shown.err
+    assert "Zen 3" in shown.err
+    assert "approximate" in shown.err
+    fresh = cli("replay", apart / "r", "--no-repeats")
+    assert "no repeats" not in fresh.out
+    assert any(" ".join(line.split()).startswith("suffix auto 2 ") for line in fresh.out.splitlines())
+    assert "×" not in fresh.out
+
+
+def test_without_memory_every_request_is_the_first(cli: Cli, suite: Path, folder: Path, apart: Path) -> None:
+    cli("record", "-m", folder, "--suite", suite, "--out", apart / "r", "-n", 20)
+    accepted = {
+        memory: json.loads(cli("replay", apart / "r", "--budget", 16, "--memory", memory, "--json").out)["results"][0]["all"]["accepted"]
+        for memory in ("carry", "cold")
+    }
+    assert accepted["carry"] > accepted["cold"]
+
+
+def test_an_interrupted_recording_is_kept_and_goes_on(
+    cli: Cli, suite: Path, folder: Path, apart: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("record", "-m", folder, "--suite", suite, "--out", apart / "r", "-n", 8)
+    add, kept = recorder.Writer.add, []
+
+    def interrupted(*args: Any) -> Any:
+        if kept:
+            raise KeyboardInterrupt
+        kept.append(add(*args))
+        return kept[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder.Writer, "add", interrupted)
+        result = cli(*arguments)
+    assert result.code == 130
+    assert "--resume" in result.err
+    assert len((apart / "r" / "requests.jsonl").read_text().splitlines()) == 1
+    assert cli(*arguments).code == 2
+    assert cli(*arguments, "--resume").out.startswith("3 requests, ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["record"], "--suite"),
+        (["record", "--backend", "toy", "--suite", "cats.jsonl"], "--out"),
+        (["record", "--backend", "toy", "--suite", "cats.jsonl", "--out", "r", "--layers", "middle"], "norm,12"),
+        (["replay", "nowhere"], "echodraft record"),
+        (["replay", "r", "--drafters", "sufix"], "suffix"),
+        (["replay", "r", "--budget", "much"], "--budget"),
+        (["replay", "r", "--budget", "best"], "--cost"),
+        (["replay", "r", "--memory", "warm"], "carry or cold"),
+        (["replay", "r", "--cost", "gpu"], "gpu-flat"),
+        (["replay", "r", "--cost", "none.json"], "none.json"),
+        (["replay", "r", "--drafters", "speculative"], "draft model"),
+    ],
+)
+def test_mistakes_are_refused_in_a_line(cli: Cli, suite: Path, arguments: list[str], told: str) -> None:
+    if arguments[0] == "replay":
+        assert cli("record", "--backend", "toy", "--suite", suite, "--out", "r", "-n", 3).code == 0
+    result = cli(*arguments)
+    assert result.code == 2
+    assert told in result.err
+    assert len(result.err.splitlines()) <= 2
+
+
+def test_the_shipped_curves_are_listed_and_found(cli: Cli, tmp_path: Path) -> None:
+    shown, held = cli("cost", "--list"), json.loads(cli("cost", "--list", "--json").out)
+    assert sorted(held) == sorted(shipped_curves())
+    for name, curve in held.items():
+        assert name in shown.out
+        assert curve["about"]
+        assert isinstance(curve["assumption"], bool)
+        found = find_curve(name)
+        assert found.rows[0] == 1
+        assert all(line[0] == 1.0 and len(line) == len(found.rows) for line in found.cost)
+        save_curve(found, tmp_path / f"{name}.json")
+        assert find_curve(str(tmp_path / f"{name}.json")) == found == load_curve(tmp_path / f"{name}.json")
+    assert held["gpu-flat"]["assumption"]
+    assert find_curve("gpu-flat").table(64, 100)[64] == 1.0
+    with pytest.raises(UsageError, match="gpu-flat"):
+        find_curve("gpu-flatt")
