@@ -108,7 +108,7 @@ def test_the_tree_is_the_published_mask_while_the_window_fills_and_after(
         return hash((salt, *path[-3:])) % vocab
 
     engine = Engine(
-        Scripted(lambda path: one_hot[said(path)], vocab), Lookahead(window, level, guesses, text=text, carry=False), Fixed(MANY)
+        Scripted(lambda path: one_hot[said(path)], vocab), Lookahead(window, level, guesses, from_text=text, carry=False), Fixed(MANY)
     )
     session = engine.open(prompt, stops=Stops(max_new_tokens=40))
     engine.step()

@@ -117,35 +117,36 @@ class Lookahead(Drafter):
 
     Source: lookahead decoding (arXiv 2402.02057). A window of N - 1 levels and W columns is scored with every step; it begins as tokens
     of the prompt, fills in N - 2 steps, and every full step yields W n-grams, keyed by their first token. Up to G n-grams of the anchor,
-    the latest first, are verified beside the window. Ours differs: n-grams of the text count too (`text`), and what the window found is
-    kept for later requests (`carry`); the window follows the anchor when several tokens are accepted; a fully accepted n-gram keeps its
-    bonus token; columns that find no place in the budget are left out. The window costs (N - 1) W - 1 nodes a step that are mostly wrong,
-    so with `--budget auto` its nodes claim what they are worth: the tokens that its n-grams brought in this request for each node that was
-    scored. It is scored where the cost curve says that this is more than the node costs. Needs: the target's best ids. As published:
-    text=false, carry=false and a budget of (N - 1) (W + G) - 1 nodes: 55 for the defaults; W = G = 15 or 20 in the paper.
+    the latest first, are verified beside the window. Ours differs: n-grams of the text count too (`from_text`), what the window found is
+    kept for later requests (`carry`), the window follows the anchor when several tokens are accepted, and a fully accepted n-gram keeps
+    its bonus token. The window costs (N - 1) W - 1 nodes a step that are mostly wrong, so with `--budget auto` its nodes claim what they
+    are worth: the tokens that its n-grams brought in this request for each node that was scored. It is scored where the cost curve says
+    that this is more than the node costs, and where most of its columns find no place it is left out. Needs: the target's best id. As
+    published: from_text=false, carry=false and a budget of (N - 1) (W + G) - 1 nodes, 55 for the defaults; W = G = 15 or 20 in the paper.
 
-    window   W, columns
-    level    N, tokens of an n-gram
-    guesses  G, n-grams that are tried in a step and kept for a token
-    text     n-grams of prompt and output too
-    carry    keep n-grams of the window for the later requests of the tenant
+    window     W, columns
+    level      N, tokens of an n-gram
+    guesses    G, n-grams that are tried in a step and kept for a token
+    from_text  n-grams of prompt and output too
+    carry      keep n-grams of the window for the later requests of the tenant
     """
 
     name = "lookahead"
     needs = frozenset({Need.TOP_K})
+    top_k = 1
     replay = "live"  # its n-grams are what the target said of nodes that were mostly rejected
     # Chance that the first token of an n-gram is right, by its rank, and of the others behind a right one: a prior for the budget.
     FIRST, NEXT = (0.3, 0.1, 0.05), 0.5
 
     def __init__(
-        self, window: int = 7, level: int = 5, guesses: int = 7, text: bool = True, carry: bool = True, memory: Memory | None = None
+        self, window: int = 7, level: int = 5, guesses: int = 7, from_text: bool = True, carry: bool = True, memory: Memory | None = None
     ) -> None:
         if window < 2 or guesses < 1 or not 2 <= level <= MOST_LENGTH:
             raise UsageError(
                 f"lookahead: window is at least 2, guesses at least 1, level lies between 2 and {MOST_LENGTH}; not window={window}, "
                 f"guesses={guesses}, level={level}."
             )
-        self.window, self.level, self.guesses, self.text, self.carry = window, level, guesses, text, carry
+        self.window, self.level, self.guesses, self.from_text, self.carry = window, level, guesses, from_text, carry
         self.memory = Memory() if memory is None else memory
         self._known: dict[int, Known] = {}
         warm()
@@ -161,7 +162,7 @@ class Lookahead(Drafter):
     def _begin(self, session: Context, made: PhrasePool) -> Known:
         """Forget all of the session but what its window made."""
         known = Known(Window(self.window, self.level - 1, session.tokens), made, self._pool(), len(session.tokens))
-        if self.text:
+        if self.from_text:
             known.seen.read(session.tokens)
         self._known[session.id] = known
         return known
@@ -188,13 +189,14 @@ class Lookahead(Drafter):
         return [first * cls.NEXT**i for i in range(n)]
 
     def _add_window(self, draft: DraftBuilder, known: Known, budget: Budget) -> None:
-        """Whole columns, as many as there is room for."""
+        """Whole columns, as many as there is room for, if those are most of them."""
         window, worth = known.window, min(1.0, known.earned / known.paid)
-        columns = min(window.columns(len(window.levels)), (budget.nodes - len(draft) + 1) // len(window.levels))
-        trunk = [ANCHOR]
-        if columns > 1:
-            trunk += draft.chain(ANCHOR, window.levels[0][: columns - 1], [worth] * (columns - 1), budget, WINDOW, probe=True)
-        for i, node in enumerate(trunk[:columns]):
+        most = window.columns(len(window.levels))
+        columns = min(most, (budget.nodes - len(draft) + 1) // len(window.levels))
+        if 2 * columns <= most:
+            return
+        trunk = window.levels[0][: columns - 1]
+        for i, node in enumerate([ANCHOR, *draft.chain(ANCHOR, trunk, [worth] * len(trunk), budget, WINDOW, probe=True)]):
             column = window.column(i)
             draft.chain(node, column, [worth] * len(column), budget, WINDOW, probe=True)
 
@@ -205,7 +207,7 @@ class Lookahead(Drafter):
             if step.prefill:
                 self._begin(session, known.made)
                 continue
-            if self.text:
+            if self.from_text:
                 known.seen.read(session.tokens, len(session.tokens) - emitted)
             known.length = len(session.tokens)
             if len(step.draft):
@@ -216,8 +218,8 @@ class Lookahead(Drafter):
         known.paid += int(step.draft.probe.sum())
         known.earned += sum(step.draft.source[node] in (MADE, WINDOW) for node in step.verdict.path)
         said = known.window.said(step)
-        # While there is only the trunk, column 0 is the anchor, which is always scored.
-        if any(token is not None for token in said[len(known.window.levels) == 1 :]):
+        # Of less the window would lose more, by what is put in for what is not known, than it learns.
+        if 2 * sum(token is not None for token in said) > len(said):
             for ngram in known.window.ngrams(anchor, said):
                 known.made.add(ngram)
             known.window.advance(said, len(step.verdict.tokens))
