@@ -124,6 +124,9 @@ class PackedLinears:
     Costs the size of the weights once more; twice for bfloat16 with both FBGEMM and native bfloat16 (if `twice`), or neither.
     """
 
+    kind = ""
+    """What the weights became, where they are no longer what they were."""
+
     def __init__(self, found: list[nn.Linear], twice: bool = True) -> None:
         self._on = False
         self._layers: list[tuple[nn.Linear, Callable[[Tensor], Tensor]]] = []

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.inputs import DraftModel, MemoryLimit, read_budget, read_limits
+from echodraft.cli.inputs import DraftModel, DraftQuantize, MemoryLimit, read_budget, read_limits
 from echodraft.cli.progress import Bar
 
 MOST = 128
@@ -26,6 +26,7 @@ def command(
     drafters: Annotated[str, typer.Option("--drafters", help="Comma-separated; name:key=value sets a knob.")] = "prompt-lookup",
     peers: Annotated[str, typer.Option("--peers", help="Hugging Face's own: hf, hf-pld[:tokens=10:ngram=2], hf-assisted.")] = "",
     draft_model: DraftModel = None,
+    draft_quantize: DraftQuantize = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="The first N requests of each suite.", show_default=False)] = None,
     category: Annotated[str | None, typer.Option("--category", help="Only requests of this category.", show_default=False)] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Rounds over the suite; times are medians.")] = 1,
@@ -71,7 +72,9 @@ def command(
     sink = Trace(trace) if trace is not None else None
     console.status("Loading the model…")
     try:
-        base = load(model, backend=backend, dtype=dtype, device=device, drafter="none", draft_model=draft_model)
+        base = load(
+            model, backend=backend, dtype=dtype, device=device, drafter="none", draft_model=draft_model, draft_quantize=draft_quantize
+        )
     finally:
         console.status("")
     items = load_suites(suite, base.text, data, limit, category)
@@ -91,6 +94,7 @@ def command(
         "drafters": names,
         "peers": others,
         "draft_model": draft_model and Path(draft_model).name,
+        "draft_quantize": draft_quantize,
         "decoding": "greedy",
     }
     record = Run(out, manifest(settings), resume)

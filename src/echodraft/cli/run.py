@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.inputs import DraftModel, MemoryLimit, open_memory, read_budget, read_prompt
+from echodraft.cli.inputs import DraftModel, DraftQuantize, MemoryLimit, open_memory, read_budget, read_prompt
 
 Flag: Any = typer.Option
 DEFAULT_MODEL = "the embedded SmolLM2-135M-Instruct"
@@ -30,6 +30,7 @@ def command(
     model: Annotated[str | None, Flag("--model", "-m", help=f"Folder, .gguf file or hub name. Default: {DEFAULT_MODEL}.")] = None,
     drafter: Annotated[str, Flag("--drafter", "-d", help="See: echodraft ls drafters.")] = "prompt-lookup",
     draft_model: DraftModel = None,
+    draft_quantize: DraftQuantize = None,
     option: Annotated[list[str] | None, Flag("--option", "-o", metavar="KEY=VALUE", help="A knob of the drafter; repeatable.")] = None,
     max_new_tokens: Annotated[int, Flag("--max-new-tokens", "-n", help="Output tokens at most.")] = 256,
     temperature: Annotated[float, Flag("--temperature", "-t", help="0 is greedy.")] = 0.0,
@@ -99,6 +100,7 @@ def command(
         "budget": read_budget(budget),
         "pack": pack,
         "draft_model": draft_model,
+        "draft_quantize": draft_quantize,
         "trust_remote_code": trust_remote_code,
     }
     from echodraft.build import load

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.inputs import DraftModel, read_budget
+from echodraft.cli.inputs import DraftModel, DraftQuantize, read_budget
 from echodraft.cli.progress import Bar
 
 MODES = ("greedy", "sampled")
@@ -46,6 +46,7 @@ def command(
         str, typer.Option("--drafters", help="Comma-separated; name:key=value sets a knob. Default: all.", show_default=False)
     ] = "",
     draft_model: DraftModel = None,
+    draft_quantize: DraftQuantize = None,
     suite: Annotated[Path | None, typer.Option("--suite", help="JSON lines with prompt, messages or turns.", show_default=False)] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="The first N requests of the suite.", show_default=False)] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Complete the prompts as they are, without the chat template.")] = False,
@@ -97,7 +98,16 @@ def command(
         raise UsageError("Prompts come from --suite or from the command line, not from both.")
     console.status("Loading the model…")
     try:
-        plain = load(model, backend=backend, dtype=dtype, device=device, drafter="none", budget=0, draft_model=draft_model)
+        plain = load(
+            model,
+            backend=backend,
+            dtype=dtype,
+            device=device,
+            drafter="none",
+            budget=0,
+            draft_model=draft_model,
+            draft_quantize=draft_quantize,
+        )
     finally:
         console.status("")
     items = _items(plain, prompt or [], raw, suite, limit)
