@@ -105,6 +105,12 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     assert 0.85 <= hits / 200 <= 1.0
 
 
+def test_items_stay_paired_so_that_prompts_of_unlike_speed_are_no_noise() -> None:
+    below = np.stack([np.arange(10, 30), np.geomspace(1, 100, 20)], 1)
+    assert ratio_interval(below / (1.0, 2.0), below) == pytest.approx((2.0, 2.0))
+    assert ratio_interval(below / (1.0, 2.0), below[::-1]) != pytest.approx((2.0, 2.0), rel=0.1)
+
+
 def test_one_item_has_no_interval() -> None:
     assert ratio_interval([(1, 2)], [(1, 1)]) is None
     assert mean_interval([1.0]) is None

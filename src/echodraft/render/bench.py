@@ -10,19 +10,21 @@ SHOWN = 5
 
 
 def table(results: Sequence[Mapping[str, Any]], by_category: bool = False) -> Any:
-    """A rich table: one line a method, or one a category and method."""
-    out = _table("category", "method") if by_category else _table("method")
+    """A rich table: one line a method, all categories together or one after another."""
+    out = _table("category\n  method" if by_category else "method")
     heads = ("tokens\na step", "tokens\na call", "nodes a step:\nmade seen kept", "draft\ntime", "decode\ntokens/s", "×", "all\n×", "same")
     for head in heads:
         out.add_column(head, justify="right", no_wrap=True)
-    if by_category:
-        for name in dict.fromkeys(name for row in results for name in row["categories"]):
-            for row in results:
-                if name in row["categories"]:
-                    out.add_row(name, row["drafter"], *_cells(row["categories"][name]))
-    else:
+    if not by_category:
         for row in results:
             out.add_row(row["drafter"], *_cells(row))
+        return out
+    for name in dict.fromkeys(name for row in results for name in row["categories"]):
+        out.add_row(name or "(none)")
+        for row in results:
+            if name in row["categories"]:
+                out.add_row(f"  {row['drafter']}", *_cells(row["categories"][name]))
+        out.add_section()
     return out
 
 
@@ -88,7 +90,7 @@ def differences(results: Sequence[Mapping[str, Any]]) -> list[str]:
     out = []
     for drafter, found in told[:SHOWN]:
         kept, other = ("the end" if found[key] is None else f"{found[f'{key}_text']!r} ({found[key]})" for key in ("plain", "other"))
-        gap = "" if found["gap"] is None else f", {found['gap']:.3g} apart in the logits"
+        gap = "" if found["gap"] is None else f", {abs(found['gap']):.3g} apart in the logits"
         out.append(f"{drafter} left none in {found['item']} at output token {found['index']}: {other} for {kept}{gap}.")
     if len(told) > SHOWN:
         out.append(f"{len(told) - SHOWN} more differences: see --json.")
