@@ -284,6 +284,15 @@ def test_two_runs_and_a_run_in_pieces_and_another_order_of_methods_count_the_sam
     assert sum(row["accepted"] for row in one.values()) > 0
 
 
+def test_a_drafter_with_a_draft_model_counts_the_same_in_pieces(cli: Cli, base: Path, folder: Path, talk: Path, stop_after: Stop) -> None:
+    call = ("bench", "-m", base, *FLOAT, "--draft-model", folder, "--suite", talk, "-n", "12", "--drafters", "speculative")
+    assert cli(*call, "--out", "one").code == 0
+    with stop_after(7):
+        assert cli(*call, "--out", "pieces").code == 130
+    assert cli(*call, "--out", "pieces", "--resume").code == 0
+    assert counted(Path("one")) == counted(Path("pieces"))
+
+
 def test_memory_is_carried_from_request_to_request_or_cold_or_begins_with_a_folder(cli: Cli, tmp_path: Path) -> None:
     suite = tmp_path / "suite.jsonl"
     suite.write_text("".join(json.dumps({"id": str(i), "prompt": "say it again"}) + "\n" for i in range(3)))

@@ -86,10 +86,10 @@ class Run:
         if lines.exists():
             self._continue(resume, read(lines))
             # A kill may have left half a line.
-            lines.write_text("".join(line(m) for m in self.done), encoding="utf-8")
+            self._write(lines.name, "".join(line(m) for m in self.done))
         else:
             folder.mkdir(parents=True, exist_ok=True)
-            self._write("manifest.json", self.manifest)
+            self._write("manifest.json", as_json(self.manifest))
             lines.touch()
 
     def _continue(self, resume: bool, done: Iterator[Measurement]) -> None:
@@ -130,17 +130,22 @@ class Run:
     def finish(self, summary: Sequence[Mapping[str, Any]], complete: bool = True) -> None:
         """Write the summary; if the run is `complete`, the folder is closed for good."""
         if self.folder is not None:
-            self._write("summary.json", summary)
+            self._write("summary.json", as_json(summary))
             if complete:
                 self.manifest["finished"] = now()
-                self._write("manifest.json", self.manifest)
+                self._write("manifest.json", as_json(self.manifest))
 
-    def _write(self, name: str, value: Any) -> None:
+    def _write(self, name: str, text: str) -> None:
         """A whole file or none."""
         assert self.folder is not None
         beside = self.folder / f"{name}.unfinished"
-        beside.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+        beside.write_text(text, encoding="utf-8")
         beside.replace(self.folder / name)
+
+
+def as_json(value: Any) -> str:
+    """A value as a file of JSON."""
+    return json.dumps(value, indent=1) + "\n"
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -12,7 +12,16 @@ SHOWN = 5
 def table(results: Sequence[Mapping[str, Any]], by_category: bool = False) -> Any:
     """A rich table: one line a method, all categories together or one after another."""
     out = _table("category\n  method" if by_category else "method")
-    heads = ("tokens\na step", "tokens\na call", "nodes a step:\nmade seen kept", "draft\ntime", "decode\ntokens/s", "×", "all\n×", "same")
+    heads = (
+        "tokens\na step",
+        *(() if by_category else ("tokens\na call",)),
+        "nodes a step:\nmade seen kept",
+        "draft\ntime",
+        "decode\ntokens/s",
+        "×",
+        "all\n×",
+        "same",
+    )
     for head in heads:
         out.add_column(head, justify="right", no_wrap=True)
     if not by_category:
@@ -23,7 +32,7 @@ def table(results: Sequence[Mapping[str, Any]], by_category: bool = False) -> An
         out.add_row(name or "(none)")
         for row in results:
             if name in row["categories"]:
-                out.add_row(f"  {row['drafter']}", *_cells(row["categories"][name]))
+                out.add_row(f"  {row['drafter']}", *_cells(row["categories"][name], calls=False))
         out.add_section()
     return out
 
@@ -38,11 +47,11 @@ def _table(*names: str) -> Any:
     return out
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def _cells(row: Mapping[str, Any], calls: bool = True) -> list[str]:
     nodes = [row[key] / row["steps"] for key in ("drafted", "verified", "accepted")] if row["steps"] else []
     return [
         _number(row["mean_accepted"]),
-        _number(row["block_efficiency"]),
+        *([_number(row["block_efficiency"])] if calls else []),
         " ".join(f"{n:4.1f}" for n in nodes),
         "" if row["draft_share"] is None else f"{row['draft_share']:.1%}",
         _number(row["decode_tokens_per_second"]),
