@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+from collections.abc import Sequence
 from copy import copy
+from functools import cache
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -16,6 +22,7 @@ from echodraft.core.draft_model import DraftModel
 from echodraft.core.engine import Engine
 from echodraft.core.sampling import Rule, Sampler
 from echodraft.drafters import DRAFTERS as REGISTERED
+from echodraft.stores.corpus import Corpus
 from harness import decoded, drive, longest
 from models import DEVICE
 from oracle import KINDS, Oracle
@@ -34,7 +41,24 @@ def sampler(mode: str) -> Sampler:
 
 def drafter(name: str, sequences: list[list[int]]) -> Any:
     """An oracle that knows the `sequences`, or a registered drafter, which knows nothing yet."""
-    return Oracle(name, sequences, K) if name in KINDS else make_drafter(name, {}, {"draft_model": draft_model(ToyBackend())})
+    return (
+        Oracle(name, sequences, K)
+        if name in KINDS
+        else make_drafter(name, knobs(name, sequences), {"draft_model": draft_model(ToyBackend())})
+    )
+
+
+def knobs(name: str, sequences: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """What a registered drafter cannot do without: `rest` a corpus, here of the `sequences`."""
+    return {"corpus": corpus(tuple(map(tuple, sequences)))} if name == "rest" else {}
+
+
+@cache
+def corpus(texts: tuple[tuple[int, ...], ...]) -> str:
+    folder = Path(mkdtemp(prefix="echodraft-corpus-"))
+    atexit.register(rmtree, folder, ignore_errors=True)
+    Corpus.build(texts).save(folder)
+    return str(folder)
 
 
 def draft_model(backend: Any, **how: Any) -> DraftModel:

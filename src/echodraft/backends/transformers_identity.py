@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from hashlib import sha256
 from typing import Any
 
 import torch
 
-from echodraft.stores.folder import Identity
+from echodraft.stores.folder import Identity, vocabulary
 
 SAMPLE = 64
 """Values taken of every weight."""
@@ -28,11 +27,4 @@ def identify(model: Any, tokenizer: Any, name: str) -> Identity:
             # bfloat16 is the coarsest of the dtypes that a model is loaded in: all agree once rounded to it.
             sample = flat[::step].to("cpu", torch.bfloat16).float().numpy()
             digest.update(f"{key} {tuple(value.shape)} ".encode() + sample.tobytes())
-    return Identity(digest.hexdigest()[:32], _vocabulary(tokenizer), name)
-
-
-def _vocabulary(tokenizer: Any) -> str:
-    if tokenizer is None:
-        return ""
-    held = sorted(tokenizer.get_vocab().items())
-    return sha256(json.dumps(held).encode()).hexdigest()[:32]
+    return Identity(digest.hexdigest()[:32], vocabulary(tokenizer), name)

@@ -140,6 +140,46 @@ def export(
         console.note(f"{len(lines)} lines in {out}.")
 
 
+@app.command(short_help="Make a corpus for the drafter 'rest'.")
+def build(
+    corpus: Annotated[
+        list[Path] | None,
+        typer.Option("--corpus", metavar="FILE|DIR", help="A text file, .jsonl, or a folder of them; repeatable.", show_default=False),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Whose tokenizer: folder, .gguf file or hub name.", show_default=False)
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where the corpus goes.", show_default=False)] = None,
+    field: Annotated[str, typer.Option("--field", help="Of a .jsonl row: its text.")] = "text",
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens at most: 8 bytes each on disk, 60 in memory now.")] = 20_000_000,
+    json: AsJson = False,
+) -> None:
+    """Example: echodraft store build --corpus docs/ --corpus answers.jsonl -m path/to/model --out my-corpus
+
+    Make a corpus for: -d rest -o corpus=my-corpus. It is your file: all tenants are drafted from it, so put nothing private into it.
+    """
+    from echodraft.bench.corpus import build_corpus
+    from echodraft.cli.progress import Bar
+    from echodraft.stores.corpus import FILE
+    from echodraft.text.documents import files
+
+    if not corpus or out is None:
+        raise UsageError("A corpus is made of files and goes to a folder. Name both: --corpus FILE --out DIR.")
+    if (out / FILE).exists():
+        raise UsageError(f"There is a corpus in {out} already. Name another folder, or delete {out / FILE}.")
+    found = files(corpus)
+    with Bar(sum(path.stat().st_size for path in found)) as bar:
+        made = build_corpus(found, model, field, tokens, bar.advance)
+    bytes_ = made.save(out).stat().st_size
+    told = {"corpus": str(out), "texts": made.about.texts, "tokens": len(made.text) - made.about.texts, "bytes": bytes_}
+    if told["tokens"] == tokens:
+        console.note(f"Stopped at {tokens:,} tokens; --tokens takes more.")
+    if json:
+        console.json_object(told)
+    else:
+        console.answer(f"{told['texts']:,} texts of {told['tokens']:,} tokens in {out}. Use it: -d rest -o corpus={out}\n")
+
+
 def _there(memory: Path | None, wait: float = 0.0, write: bool = False) -> Any:
     """The folder, which must exist; with `write`, this process is the only one that writes it."""
     from echodraft.stores.folder import Folder

@@ -28,7 +28,7 @@ COMMANDS = {
     "record": Entry("echodraft.cli.record", "Write down what a model says to a suite, for replay."),
     "replay": Entry("echodraft.cli.replay", "Try drafters on a recording, without the model."),
     "cost": Entry("echodraft.cli.cost", "Measure what a forward of n tokens costs here, and keep it."),
-    "store": Entry("echodraft.cli.store", "What drafters remember between runs: info, prune, forget, export."),
+    "store": Entry("echodraft.cli.store", "What drafters remember between runs, and corpora: info, prune, forget, export, build."),
     "bench-store": Entry("echodraft.cli.bench_store", "Measure the suffix store: time and bytes a token, time a draft."),
     "ls": Entry("echodraft.cli.ls", "List drafters and backends."),
     "models": Entry("echodraft.cli.models", "The embedded model: list, pull, path."),

@@ -32,6 +32,11 @@ class Words(Protocol):
 
     eos: frozenset[int]
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the vocabulary: equal for texts that give the same ids. "" = not known."""
+        ...
+
     def encode(self, text: str) -> list[int]:
         """Ids of raw text, with the begin token if the model wants one."""
         ...

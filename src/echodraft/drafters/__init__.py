@@ -18,6 +18,7 @@ DRAFTERS: dict[str, str] = {
     "pld+": "echodraft.drafters.pld_plus:PldPlus",
     "prompt-lookup": "echodraft.drafters.prompt_lookup:PromptLookup",
     "recycling": "echodraft.drafters.recycling:Recycling",
+    "rest": "echodraft.drafters.rest:Rest",
     "sam": "echodraft.drafters.sam:Sam",
     "speculative": "echodraft.drafters.speculative:Speculative",
     "suffix": "echodraft.drafters.suffix:Suffix",

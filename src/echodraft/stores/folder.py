@@ -11,6 +11,7 @@ from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from time import time
+from typing import Any
 
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
@@ -35,6 +36,13 @@ class Identity:
 
     def same(self, other: Identity) -> bool:
         return self.model == other.model and (self.tokenizer == other.tokenizer or "" in (self.tokenizer, other.tokenizer))
+
+
+def vocabulary(tokenizer: Any) -> str:
+    """Fingerprint of a tokenizer's vocabulary; "" where it does not tell."""
+    if not hasattr(tokenizer, "get_vocab"):
+        return ""
+    return sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)

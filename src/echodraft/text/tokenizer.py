@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from echodraft.errors import UsageError
+from echodraft.stores.folder import vocabulary
 from echodraft.text.detokenize import Detokenizer
 from echodraft.text.transcript import Transcript
 
@@ -34,6 +36,11 @@ class Text:
     def has_template(self) -> bool:
         """Whether the tokenizer knows how a chat is written."""
         return bool(getattr(self.tokenizer, "chat_template", None))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the vocabulary; "" where it is not known."""
+        return vocabulary(self.tokenizer)
 
     def encode(self, text: str) -> list[int]:
         """Ids of raw text to complete, with the begin token if the model wants one. Raises `UsageError` without a tokenizer."""
