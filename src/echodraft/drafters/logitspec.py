@@ -40,8 +40,8 @@ class LogitSpec(Drafter):
     needs = frozenset({Need.TOP_K})
     replay = "exact"  # it reads rows on the path only
     LENGTHS = ((8, 4), (32, 3))
-    # Chance that the token behind the anchor is the guess of each rank; a prior that the budget corrects from counts.
-    FOLLOW = (0.01, 0.08, 0.05, 0.04, 0.03, 0.02, 0.02, 0.02)
+    # Chance that the guess of each rank is right, as measured on tool calls by a model of 1.5B; a prior that the budget corrects.
+    FOLLOW = (0.013, 0.065, 0.035, 0.025, 0.02, 0.015, 0.012, 0.01)
 
     def __init__(self, guesses: int = 64, longest: int = 3, copies: int = 20) -> None:
         if min(guesses, longest, copies) < 1:

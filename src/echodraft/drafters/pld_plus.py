@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from echodraft.core.backend import Need
 from echodraft.core.budget import Budget
-from echodraft.core.draft import ANCHOR, Draft, DraftBuilder
+from echodraft.core.draft import Draft
 from echodraft.core.drafter import Context, Drafter
+from echodraft.core.fill import Child, fill
 from echodraft.core.step import Step
 from echodraft.drafters.prompt_lookup import PromptLookup, continued
 from echodraft.errors import UsageError
@@ -90,21 +91,34 @@ class PldPlus(Drafter):
         return [self._tree(session, budget) for session, budget in zip(sessions, budgets, strict=True)]
 
     def _tree(self, session: Context, budget: Budget) -> Draft:
-        known, tokens, draft = self._known[session.id], session.tokens, DraftBuilder()
+        known, tokens = self._known[session.id], session.tokens
         known.follow(tokens)
         last = len(tokens) - 1
         # The latest first, so that it wins among equals; the anchor itself is no candidate.
         places = np.asarray(known.places[tokens[last]][-2 : -self.recent - 2 : -1], dtype=np.int64)
         similar = known.similarity(places, last)
-        for i in np.argsort(-similar, kind="stable")[: self.spans].tolist():
-            copied = continued(tokens, int(places[i]) + 1, min(self.copies, budget.depth))
-            draft.chain(ANCHOR, copied, self._claims(float(similar[i]), len(copied)), budget, self.name)
-        return draft.build()
+        copies = [
+            self._copy(tokens, int(places[i]), float(similar[i]), min(self.copies, budget.depth))
+            for i in np.argsort(-similar, kind="stable")[: self.spans].tolist()
+        ]
+
+        def children(at: tuple[int, int]) -> list[Child[tuple[int, int]]]:
+            copy, n = at
+            found = range(len(copies)) if copy < 0 else [copy]
+            return [Child(*copies[i][n], self.name, (i, n + 1)) for i in found if n < len(copies[i])]
+
+        return fill(budget, (-1, 0), children)
 
     @staticmethod
-    def _claims(similar: float, n: int) -> list[float]:
-        first = min(max(similar, 0.1), 1.0)
-        return [first * claim for claim in PromptLookup.claims(4, n)]
+    def _copy(tokens: Sequence[int], place: int, similar: float, n: int) -> list[tuple[int, float]]:
+        """The `n` tokens behind `place`, each with the chance that it is right if those before it are: by how far back the text is the
+        same, as in prompt lookup, and the first one by how similar the states are."""
+        match, longest, last = 1, len(PromptLookup.FOLLOW), len(tokens) - 1
+        while match < longest and match <= place and tokens[place - match] == tokens[last - match]:
+            match += 1
+        chances = [PromptLookup.FOLLOW[min(match + i, longest) - 1] for i in range(n)]
+        chances[:1] = [chances[0] * (1.0 + min(max(similar, 0.0), 1.0)) / 2.0]
+        return list(zip(continued(tokens, place + 1, n), chances, strict=True))
 
     def observe(self, steps: Sequence[Step]) -> None:
         for step in steps:
