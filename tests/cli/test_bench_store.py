@@ -66,3 +66,23 @@ def test_what_cannot_be_measured_is_refused_in_a_line(cli: Cli, arguments: list[
     assert result.code == 2
     assert told in result.err
     assert result.err.count("\n") == 1
+
+
+def test_the_store_of_hidden_states_is_measured_against_exact_search(cli: Cli) -> None:
+    found = json.loads(cli("bench-store", "--kind", "hidden", "--tokens", "300,2000", "--json").out)
+    small, large = found["results"]
+    assert (small["keys"], small["width"]) == (300, 1536)
+    assert small["recall"] == 1.0
+    assert 0.8 < large["recall"] <= 1.0
+    assert large["bytes"] < small["bytes"]
+    assert 0 < large["query"] <= large["query_p99"]
+    assert large["distinct"] < 2000  # some are kept apart to be asked for
+    table = cli("bench-store", "--kind", "hidden", "--tokens", "300")
+    assert table.code == 0
+    assert "made up" in table.err
+
+
+def test_a_recording_that_is_none_is_told(cli: Cli, tmp_path: Path) -> None:
+    result = cli("bench-store", "--kind", "hidden", "--recording", tmp_path)
+    assert result.code == 2
+    assert "holds no recording" in result.err

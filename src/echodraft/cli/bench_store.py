@@ -13,37 +13,47 @@ from echodraft.cli import console
 if TYPE_CHECKING:
     from echodraft.bench.store import Costs
 
-KINDS = ("suffix", "phrases")
+KINDS = ("suffix", "phrases", "hidden")
 
 
 def command(
-    kind: Annotated[str, typer.Option("--kind", help="Which store: suffix or phrases.")] = "suffix",
-    tokens: Annotated[str, typer.Option("--tokens", help="Sizes of the store to measure at; for phrases, phrases.")] = "380000,1000000",
+    kind: Annotated[str, typer.Option("--kind", help="Which store: suffix, phrases or hidden.")] = "suffix",
+    tokens: Annotated[
+        str | None,
+        typer.Option("--tokens", help="Sizes: tokens, phrases or keys. Default: 380000,1000000; 10000,100000 keys.", show_default=False),
+    ] = None,
     depth: Annotated[str, typer.Option("--depth", help="Depths of its trie.")] = "24,64",
     suite: Annotated[
         list[Path] | None, typer.Option("--suite", help="JSON lines with prompt, messages or turns.", show_default=False)
     ] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Whose tokenizer reads the suites.", show_default=False)] = None,
+    recording: Annotated[
+        list[Path] | None, typer.Option("--recording", help="Whose hidden states are the keys; repeatable.", show_default=False)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
     """Example: echodraft bench-store --suite api_bank.jsonl --suite gsm8k.jsonl -m path/to/model
 
     Measure the suffix store, which drafter suffix remembers texts in: microseconds a token and a draft, bytes a token. Or the phrase pool
-    of drafter ouroboros (--kind phrases).
+    of drafter ouroboros (--kind phrases), or the store of hidden states of drafter oilbird (--kind hidden): what share of the 8 nearest
+    keys a search finds, microseconds a search and a key, bytes a key.
 
     Without suites the text is made up: ids by Zipf's law, half of its passages repeated. Fewer tokens than --tokens are used again in
-    another order.
+    another order; hidden states are made up without --recording, and used again a little changed.
     """
     from dataclasses import asdict
 
     from echodraft.bench.store import measure, synthetic
     from echodraft.errors import UsageError, unknown_name
 
-    sizes, depths = _numbers("--tokens", tokens, 100, 100_000_000), _numbers("--depth", depth, 2, 255)
+    usual = "10000,100000" if kind == "hidden" else "380000,1000000"
+    sizes, depths = _numbers("--tokens", tokens or usual, 100, 100_000_000), _numbers("--depth", depth, 2, 255)
     if suite and model is None:
         raise UsageError("Suites are text. Name a model with --model, whose tokenizer reads them.")
     if kind not in KINDS:
         raise unknown_name("kind of store", kind, KINDS)
+    if kind == "hidden":
+        return _hidden(recording or [], sizes, as_json)
     console.status("Reading the text…")
     texts = _read(suite, model or "") if suite else synthetic(sizes[-1] * (20 if kind == "phrases" else 1))
     if kind == "phrases":
@@ -134,3 +144,35 @@ def _phrases(texts: Sequence[Any], sizes: Sequence[int], source: str, as_json: b
         table.add_row(f"{c.phrases:,}", *(f"{cell:.1f}" for cell in cells))
     Console().print(table)
     console.note("best: the three best phrases of a token, median; later: after 10,000 more requests. Text: " + source + ".")
+
+
+def _hidden(recordings: Sequence[Path], sizes: Sequence[int], as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from echodraft.bench.hidden import measure_hidden, states_of
+
+    console.status("Reading the states…")
+    states, source = states_of(recordings, sizes[-1])
+    results = []
+    for size in sizes:
+
+        def told(what: str, where: str = f"{size:,} keys") -> None:
+            console.status(f"{where}: {what}…")
+
+        results.append(measure_hidden(states, size, told))
+    console.status("")
+    if as_json:
+        console.json_object({"states": source, "results": [asdict(costs) for costs in results]})
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for head in ("keys", "distinct", "width", "recall\n@8", "query\nµs", "p99\nµs", "append\nµs", "remove\nµs", "bytes"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for c in results:
+        cells = (c.query, c.query_p99, c.append, c.remove, c.bytes)
+        table.add_row(f"{c.keys:,}", f"{c.distinct:,}", str(c.width), f"{c.recall:.3f}", *(f"{cell:.1f}" for cell in cells))
+    Console().print(table)
+    console.note(f"query: the 8 nearest to one state, median; append, remove, bytes: a key. States: {source}.")

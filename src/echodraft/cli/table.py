@@ -29,7 +29,7 @@ COMMANDS = {
     "replay": Entry("echodraft.cli.replay", "Try drafters on a recording, without the model."),
     "cost": Entry("echodraft.cli.cost", "Measure what a forward of n tokens costs here, and keep it."),
     "store": Entry("echodraft.cli.store", "What drafters remember between runs, and corpora: info, prune, forget, export, build."),
-    "bench-store": Entry("echodraft.cli.bench_store", "Measure the suffix store: time and bytes a token, time a draft."),
+    "bench-store": Entry("echodraft.cli.bench_store", "Measure what drafters remember in: time and bytes a token, time a draft."),
     "ls": Entry("echodraft.cli.ls", "List drafters and backends."),
     "models": Entry("echodraft.cli.models", "The embedded model: list, pull, path."),
     "doctor": Entry("echodraft.cli.doctor", "What is installed here and what works."),
