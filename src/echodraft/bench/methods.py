@@ -198,7 +198,7 @@ def counts(stats: Stats) -> dict[str, Any]:
 class Peer:
     """Hugging Face's `generate` on the same weights: hf, hf-pld[:tokens=10:ngram=2], hf-assisted.
 
-    `packed=true` lends it our linear kernels.
+    `packed=true` lends it our linear kernels, and the assistant's: an int8 draft model is int8 for hf-assisted too.
     Stops are the item's own; what a peer emits beyond the stopping token is cut off and not counted.
     """
 
@@ -214,7 +214,9 @@ class Peer:
         assistant = None if base.draft is None else base.draft.engine.backend.model  # type: ignore[attr-defined]
         if name == "hf-assisted" and assistant is None:
             raise UsageError("hf-assisted needs a draft model. Name one with --draft-model.")
-        packed = base.engine.backend.packed if knobs.pop("packed", False) else None  # type: ignore[attr-defined]
+        lenders = [base, base.draft] if knobs.pop("packed", False) else []
+        kernels = [getattr(lender.engine.backend, "packed", None) for lender in lenders if lender is not None]
+        packed = [each for each in kernels if each is not None]
         self.base, self.peer = base, HuggingFace(model, base.text.tokenizer, packed, name, knobs, assistant)
 
     def begin(self, fresh: bool) -> None:

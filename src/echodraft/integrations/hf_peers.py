@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from time import perf_counter
 from typing import Any
 
@@ -32,11 +32,11 @@ class FirstToken:
 class HuggingFace:
     """`model.generate` as its users call it: plain, with prompt lookup, or assisted by a draft model.
 
-    packed  our packed linear kernels to lend it, or None
+    packed  our packed linear kernels to lend it, the model's and the assistant's
     knobs   hf-pld: tokens (10), ngram (2)
     """
 
-    def __init__(self, model: Any, tokenizer: Any, packed: Any, name: str, knobs: dict[str, Any], assistant: Any) -> None:
+    def __init__(self, model: Any, tokenizer: Any, packed: Sequence[Any], name: str, knobs: dict[str, Any], assistant: Any) -> None:
         self.model, self.tokenizer, self.packed = model, tokenizer, packed
         self.options: dict[str, Any] = {}
         if name == "hf-pld":
@@ -54,7 +54,9 @@ class HuggingFace:
         prompt = torch.tensor([list(ids)], device=self.model.device)
         stops = {"stop_strings": list(stop), "tokenizer": self.tokenizer} if stop else {}
         clock = FirstToken()
-        with quiet(), self.packed.active() if self.packed is not None else nullcontext():
+        with quiet(), ExitStack() as stack:
+            for kernels in self.packed:
+                stack.enter_context(kernels.active())
             start = perf_counter()
             out = self.model.generate(
                 prompt,
