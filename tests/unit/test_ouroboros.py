@@ -163,6 +163,8 @@ def test_runs_of_a_rejected_tail_and_what_the_target_says_behind_the_error_are_p
     trunk, told = [6, 7, 8, 9, 5, 4, 3], [6, 1, 8, 9, 2, 4, 3, 0]
     found = [list(phrase) for phrase in rescued(trunk, told, right=1, anchor=5, beta=4)]
     assert found == [[8, 9], [4, 3], [6, 1, 8, 9], [1, 8, 9, 2], [8, 9, 2, 4], [9, 2, 4, 3], [2, 4, 3, 0], [4, 3, 0], [3, 0]]
+    told[4:] = [-1, -1, -1, -1]
+    assert [list(phrase) for phrase in rescued(trunk, told, right=1, anchor=5, beta=4)] == [[8, 9], [6, 1, 8, 9], [1, 8, 9], [8, 9]]
     assert [list(phrase) for phrase in rescued([7], [1, 2], right=0, anchor=5, beta=4)] == [[5, 1, 2], [1, 2]]
 
 

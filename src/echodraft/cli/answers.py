@@ -11,7 +11,7 @@ from echodraft.decoder import Decoder, Prompt, Result
 from echodraft.errors import UsageError
 from echodraft.metrics.stats import Stats
 from echodraft.options import Options
-from echodraft.render.terminal import Painter, agreement, compare_table, speedup, stats_table, wants_color
+from echodraft.render.terminal import Painter, agreement, compare_table, report_table, speedup, stats_table, wants_color
 
 WARM_UP = 16
 """Tokens of the prompt that the warm-up of a comparison reads."""
@@ -116,6 +116,8 @@ def as_json(decoder: Decoder, result: Result, plain: Result | None = None) -> di
         "drafter": decoder.engine.drafter.name,
         "stats": result.stats.as_dict(),
     }
+    if told := decoder.engine.drafter.report():
+        out["drafter_report"] = told
     if plain is not None:
         parted = agreement(result.ids, plain.ids)
         out["compare"] = {
@@ -135,5 +137,7 @@ def _report(decoder: Decoder, result: Result, plain: Result | None, asked: Asked
         console.note(f"drawn seed: {result.seed}")
     if asked.stats:
         console.table(stats_table(result.stats, drafter))
+        if told := decoder.engine.drafter.report():
+            console.table(report_table(told))
     if plain is not None:
         console.table(compare_table(result, plain, drafter))

@@ -87,3 +87,7 @@ class Drafter:
 
     def close(self, session: Context) -> None:
         """The session is over; forget its state."""
+
+    def report(self) -> dict[str, float]:
+        """Counts of its own since it was made, for people and programs; most drafters have none."""
+        return {}

@@ -142,6 +142,7 @@ class Ouroboros(Drafter):
                 self._judge(step, known)
             if self.output:
                 self._read(step.session, known)
+            self.counts.pool_phrases = len(known.pool)
         self.counts.pooling += perf_counter() - start
 
     def _judge(self, step: Step, known: Known) -> None:
@@ -177,7 +178,8 @@ class Ouroboros(Drafter):
                 if len(path) >= len(phrase.tokens) - 1:
                     better = [best[node + 1] for node in (end, *path)][: len(phrase.tokens)]
                     better[:1] = said[len(trunk) : len(trunk) + 1] or better[:1]
-                    known.pool.correct((key, *phrase.tokens), (key, *better))
+                    if min(better) >= 0:
+                        known.pool.correct((key, *phrase.tokens), (key, *better))
 
     def _read(self, session: Context, known: Known) -> None:
         """What of the output is new makes phrases."""
@@ -202,8 +204,7 @@ class Ouroboros(Drafter):
 
     def report(self) -> dict[str, float]:
         """Counts since the drafter was made; see docs/ouroboros.md."""
-        sizes = {id(known.pool): len(known.pool) for known in self._known.values()}
-        return self.counts.report() | {"pool_phrases": sum(sizes.values())}
+        return self.counts.report()
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
@@ -231,14 +232,16 @@ def _walk(child: dict[tuple[int, int], int], node: int, tokens: Sequence[int]) -
 def rescued(trunk: Sequence[int], told: Sequence[int], right: int, anchor: int, beta: int) -> Iterator[Sequence[int]]:
     """Phrases from a draft of which `right` tokens were right: `told[i]` is what the target says in the place of `trunk[i]`.
 
-    Runs of the tail that the target would have said at their places; then what it says from the error on, behind every token of that.
+    Runs of the tail that the target would have said at their places; then what it says from the error on, behind every token of that. Where
+    the target is a recording, which does not know all of it, `told` has -1.
     """
+    known = next((i for i, token in enumerate(told) if token < 0), len(told))
     start = right + 1
     for i in range(right + 1, len(trunk) + 1):
         if i == len(trunk) or trunk[i] != told[i]:
             if i - start > 1:
                 yield trunk[start : min(i, start + beta)]
             start = i + 1
-    line = [trunk[right - 1] if right else anchor, *told[right:]]
+    line = [trunk[right - 1] if right else anchor, *told[right:known]]
     for i in range(len(line) - 1):
         yield line[i : i + beta]

@@ -13,7 +13,11 @@ from echodraft.drafters.phrase_tree import SOURCE, PhraseTree
 class Counts:
     """What happened since the drafter was made.
 
-    A step counts if the target scored a draft in it. drafting, pooling: seconds; cost: of draft forwards, in plain steps of the target.
+    prefix, match   the paper's A and #Match (equation 10) of the draft model's draft, summed
+    accepted        draft tokens that were kept; suffix: those of them that phrases brought
+    cost            of draft forwards, in plain steps of the target
+    lookups, hits   places of drafts where the pool was asked, and those where it had phrases; pool_phrases: of the pool asked last
+    drafting, pooling  seconds
     """
 
     steps: int = 0
@@ -28,6 +32,7 @@ class Counts:
     cost: float = 0.0
     lookups: int = 0
     hits: int = 0
+    pool_phrases: int = 0
     drafting: float = 0.0
     pooling: float = 0.0
 
@@ -61,6 +66,7 @@ class Counts:
             "draft_cost": self.cost / max(1, self.drafts),
             "equation_6": tokens / (1.0 + self.cost / max(1, self.drafts)),
             "hit_rate": self.hits / max(1, self.lookups),
+            "pool_phrases": self.pool_phrases,
             "drafting_seconds": self.drafting,
             "pooling_seconds": self.pooling,
         }

@@ -67,6 +67,11 @@ def stats_table(stats: Stats, drafter: str) -> str:
     return lines
 
 
+def report_table(report: Mapping[str, float]) -> str:
+    """What a drafter counts itself, a line each."""
+    return _align([(name.replace("_", " "), f"{value:,.0f}" if value == int(value) else f"{value:.3f}") for name, value in report.items()])
+
+
 def compare_table(drafted: Result, plain: Result, drafter: str) -> str:
     """An answer against plain decoding of the same prompt."""
     ours, theirs = drafted.stats, plain.stats
