@@ -19,7 +19,7 @@ from echodraft.core.session import Session
 from echodraft.core.step import Step
 from echodraft.drafters.none import NoDrafter
 from echodraft.drafters.ouroboros import Ouroboros, rescued
-from echodraft.drafters.phrase_tree import PhraseTree
+from echodraft.drafters.phrase_tree import PhraseTree, PhraseWindow
 from echodraft.errors import UsageError
 from echodraft.memory import Memory
 from echodraft.stores.phrases import PhrasePool
@@ -95,6 +95,41 @@ def test_no_draft_model_changes_an_output(kind: str, mode: str) -> None:
         assert [s.output for s in sessions] == wanted
         for session in sessions:
             engine.close(session)
+
+
+@pytest.mark.parametrize("mode", ["greedy", "keyed"])
+def test_a_window_makes_the_same_draft_and_phrases_that_no_text_holds(mode: str) -> None:
+    backend = ToyBackend()
+    drafts, pools = [], []
+    for window in (0, 6):
+        knobs: dict[str, Any] = {"gamma": 6, "k": 0, "branch": False, "output": False, "verify": False, "beta": 4, "rows": 40}
+        engine = engine_for(backend, draft_model(ToyBackend()), window=window, **knobs)
+        session = engine.open(TEXT, sampler(mode), Stops(max_new_tokens=60))
+        steps = decoded(drive(engine)[session.id])
+        assert session.output == plain(backend, TEXT, mode, 60)
+        drafts.append([step.draft.token.tolist() for step in steps])
+        pools.append(ouroboros(engine)._pool(""))
+    assert drafts[0] == drafts[1]
+    assert len(pools[0]) == 0
+    assert len(pools[1]) > 60
+
+
+def test_a_window_moves_with_the_text_of_the_target() -> None:
+    """It fills once a session, not once a draft: a full window makes phrases in every forward."""
+    window = PhraseWindow(5, 4, 3, Memory())
+    target = ToyBackend()
+    engine = Engine(target, window, Fixed(30))
+    session = engine.open(TEXT, stops=Stops(max_new_tokens=200))
+    for _ in range(6):
+        engine.step()
+    full = [list(level) for level in window._known[session.id].window.levels]
+    assert len(full) == 3
+    engine.follow(session, [*session.tokens[:-2], 7, 8, 9], session.stops)
+    window.propose([session], [Budget(30, 30)])
+    moved = window._known[session.id].window.levels
+    assert [level[:-1] for level in moved] == [level[1:] for level in full]
+    engine.step()
+    assert [len(level) for level in window._known[session.id].window.levels] == [len(level) for level in full]
 
 
 SAID = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
@@ -268,7 +303,7 @@ def test_the_report_adds_up() -> None:
     assert report["equation_6"] == pytest.approx(report["tokens_per_step"] / (1 + report["draft_cost"]))
 
 
-@pytest.mark.parametrize("knobs", [{"gamma": -1}, {"beta": 1}, {"beta": 99}, {"k": -1}, {"guesses": 0}, {"rows": -1}])
+@pytest.mark.parametrize("knobs", [{"gamma": -1}, {"beta": 1}, {"beta": 99}, {"k": -1}, {"guesses": 0}, {"rows": -1}, {"window": 1}])
 def test_knobs_that_cannot_be_are_refused_with_the_reason(knobs: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=f"ouroboros: {next(iter(knobs))} "):
         make_drafter("ouroboros", knobs)

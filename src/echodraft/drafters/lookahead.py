@@ -88,9 +88,18 @@ class Window:
             # The oldest level goes: every column moves on by one token, so the others are one column nearer to the anchor already.
             first, *others = [*self.levels[1:], newest]
             self.levels = [first[emitted:], *(level[emitted - 1 :] for level in others)]
+        self._fit()
+
+    def move(self, tokens: int) -> None:
+        """Follow an anchor that moved on by so many tokens, or back, without a forward."""
+        self.levels = [[self._any() for _ in range(-tokens)] + level[max(tokens, 0) :] for level in self.levels]
+        self._fit()
+
+    def _fit(self) -> None:
         columns = self.columns(len(self.levels))
         for i, level in enumerate(self.levels):
-            level += [self._any() for _ in range(columns - (i == 0) - len(level))]
+            size = columns - (i == 0)
+            level[size:] = [self._any() for _ in range(size - len(level))]
 
 
 @dataclass(slots=True)
@@ -173,7 +182,7 @@ class Lookahead(Drafter):
     def _tree(self, session: Context, budget: Budget) -> Draft:
         known = self._known[session.id]
         if known.length != len(session.tokens):  # more context came, which is not read yet
-            known = self._begin(session, known.made)
+            known = self._moved(session, known)
         draft, anchor = DraftBuilder(), session.tokens[-1]
         found = [(phrase.tokens, SEEN) for phrase in known.seen.best(anchor, self.guesses)]
         found += [(phrase.tokens, MADE) for phrase in known.made.best(anchor, self.guesses - len(found))]
@@ -205,7 +214,7 @@ class Lookahead(Drafter):
             session, known = step.session, self._known[step.session.id]
             emitted = len(step.verdict.tokens)
             if step.prefill:
-                self._begin(session, known.made)
+                self._moved(session, known)
                 continue
             if self.from_text:
                 known.seen.read(session.tokens, len(session.tokens) - emitted)
@@ -225,7 +234,11 @@ class Lookahead(Drafter):
             known.window.advance(said, len(step.verdict.tokens))
 
     def rewind(self, session: Context, length: int) -> None:
-        self._begin(session, self._known[session.id].made)
+        self._moved(session, self._known[session.id])
+
+    def _moved(self, session: Context, known: Known) -> Known:
+        """The text changed without a step."""
+        return self._begin(session, known.made)
 
     def close(self, session: Context) -> None:
         if self._known.pop(session.id, None) is not None and self.carry:

@@ -14,7 +14,7 @@ from echodraft.core.drafter import Context, Drafter
 from echodraft.core.step import Step
 from echodraft.drafters.none import NoDrafter
 from echodraft.drafters.phrase_counts import Counts
-from echodraft.drafters.phrase_tree import Phrases, PhraseTree
+from echodraft.drafters.phrase_tree import Phrases, PhraseTree, PhraseWindow
 from echodraft.errors import UsageError
 from echodraft.memory import Memory
 from echodraft.stores.phrases import MOST_LENGTH, Phrase, PhrasePool, warm
@@ -49,6 +49,7 @@ class Ouroboros(Drafter):
     phrases  the pool drafts for the draft model
     guesses  phrases of one token that the draft model checks, and
     rows     tokens of phrases in one of its forwards; 0 = as many as pay
+    window   columns of a lookahead window on which the draft model iterates, which makes phrases of its own; 0 = the pool alone
     verify   phrases from verification
     history  the pool outlives requests; otherwise it lasts while a request of the tenant is open
     branch   phrases also beside the draft and behind each other, where their probability makes it worth it
@@ -68,6 +69,7 @@ class Ouroboros(Drafter):
         phrases: bool = True,
         guesses: int = 8,
         rows: int = 0,
+        window: int = 0,
         verify: bool = True,
         history: bool = True,
         branch: bool = True,
@@ -81,6 +83,7 @@ class Ouroboros(Drafter):
             (not 2 <= beta <= MOST_LENGTH + 1, f"beta lies between 2 and {MOST_LENGTH + 1}, not {beta}"),
             (k < 0, f"k is a number of phrases from 0 on, not {k}"),
             (guesses < 1, f"guesses is a number of phrases from 1 on, not {guesses}"),
+            (window < 0 or window == 1, f"window is 0 or a number of columns from 2 on, not {window}"),
             (rows < 0, f"rows is a number of tokens, or 0 for as many as pay, not {rows}"),
         ):
             if wrong:
@@ -93,7 +96,9 @@ class Ouroboros(Drafter):
         self.ends: frozenset[int] = frozenset()
         self.inner: DraftEngine | None = None
         if draft and draft_model is not None:
-            drafter: Drafter = Phrases(self._pool, guesses, beta) if phrases else NoDrafter()
+            drafter: Drafter = NoDrafter()
+            if phrases:
+                drafter = PhraseWindow(window, beta, guesses, self.memory) if window else Phrases(self._pool, guesses, beta)
             policy = draft_model.make_policy(drafter) if phrases and not rows else Fixed(rows)
             self.cost = draft_model.cost
             self.inner, self.ends = DraftEngine(draft_model, drafter, policy), draft_model.eos

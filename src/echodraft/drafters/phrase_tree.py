@@ -10,6 +10,8 @@ from echodraft.core.budget import Budget
 from echodraft.core.draft import Draft
 from echodraft.core.drafter import Context, Drafter
 from echodraft.core.fill import Child, fill
+from echodraft.drafters.lookahead import Known, Lookahead
+from echodraft.memory import Memory
 from echodraft.stores.phrases import Phrase, PhrasePool
 
 SOURCE = "phrase"
@@ -103,3 +105,22 @@ class Phrases(Drafter):
             PhraseTree(self.pools(session.tenant), self.k, self.beta, branch=True).draft(session.tokens[-1], budget)
             for session, budget in zip(sessions, budgets, strict=True)
         ]
+
+
+class PhraseWindow(Lookahead):
+    """Lookahead decoding of a draft model, with the tenant's pool, as published: the window makes phrases, the pool's are tried.
+
+    Where the target accepted or rejected, the window moves with the end of the text and is not begun again. The draft's own text makes no
+    phrases: only the target's does.
+    """
+
+    def __init__(self, window: int, beta: int, k: int, memory: Memory) -> None:
+        super().__init__(window, beta, k, from_text=False, carry=True, memory=memory)
+
+    def rewind(self, session: Context, length: int) -> None:
+        """Nothing yet: more of the target's text follows, and the window moves by what both come to."""
+
+    def _moved(self, session: Context, known: Known) -> Known:
+        known.window.move(len(session.tokens) - known.length)
+        known.length = len(session.tokens)
+        return known
