@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def test_a_loss_is_told_and_fails_and_a_gain_does_not(cli: Cli, tmp_path: Path) 
     assert "2.00→1.50" in lost.out
     assert "worse" in lost.out
     assert max(map(len, lost.out.splitlines())) <= 100
+    assert re.search(r"^ suffix *\n   code +8 +2.00→1.50 +-25% ±0.0% .* 8→8 +worse", lost.out, re.MULTILINE), lost.out
     assert cli("compare", slow, fast).code == 0
     assert cli("compare", fast, slow, "--threshold", "30%").code == 0
 

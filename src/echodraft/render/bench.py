@@ -109,19 +109,36 @@ def differences(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def compared(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """A rich table of `bench.compare`: one line a method and category, what was and what is."""
-    out = _table("method", "category")
-    for head in ("items", "×", "change", "tokens\na step", "change", "decode\ntokens/s", "change", "same", ""):
+    """A rich table of `bench.compare`: by method one line a category, what was and what is."""
+    out = _table("method\n  category")
+    for head in ("items", "×", "change", "tokens\na step", "change", "decode\ntokens/s", "same", ""):
         out.add_column(head, justify="right", no_wrap=True)
-    for row in rows:
-        cells = [cell for name in ("speedup", "mean_accepted", "decode_tokens_per_second") for cell in _change(row[name])]
-        same = row["identical"]
-        out.add_row(row["drafter"], row["category"], str(row["items"]), *cells, f"{same['before']}→{same['after']}", row["verdict"])
+    for method in dict.fromkeys(row["drafter"] for row in rows):
+        out.add_row(method)
+        for row in (row for row in rows if row["drafter"] == method):
+            cells = (
+                *(_values(row["speedup"]), _change(row["speedup"])),
+                *(_values(row["mean_accepted"]), _change(row["mean_accepted"], noise=False)),
+                _change(row["decode_tokens_per_second"]),
+            )
+            same = f"{row['identical']['before']}→{row['identical']['after']}"
+            out.add_row(f"  {row['category'] or '(none)'}", str(row["items"]), *cells, same, row["verdict"])
+        out.add_section()
     return out
 
 
-def _change(found: Mapping[str, Any] | None) -> tuple[str, str]:
+def _values(found: Mapping[str, Any] | None) -> str:
+    return "" if found is None else f"{found['before']:.2f}→{found['after']:.2f}"
+
+
+def _change(found: Mapping[str, Any] | None, noise: bool = True) -> str:
+    """A change in percent, with half the width of its interval."""
     if found is None:
-        return "", ""
-    noise = "" if found["interval"] is None else f" ±{(found['interval'][1] - found['interval'][0]) / 2:.1%}"
-    return f"{found['before']:.2f}→{found['after']:.2f}", f"{found['change']:+.1%}{noise}"
+        return ""
+    sign = "-" if found["change"] < 0 else "+"
+    low, high = found["interval"] or (0.0, 0.0)
+    return f"{sign}{_share(abs(found['change']))}" + (f" ±{_share((high - low) / 2)}" if noise and found["interval"] else "")
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}" if value < 0.1 else f"{value:.0%}"
