@@ -67,6 +67,13 @@ def test_a_window_that_earns_nothing_is_scored_no_more_where_its_nodes_cost_anyt
     assert not any(probes[CPU_CURVE])
 
 
+@pytest.mark.parametrize(("backend", "rises"), [(babble, False), (lambda: stream(RANDOM), True)])
+def test_a_window_claims_what_it_earned_for_each_node(backend: Any, rises: bool) -> None:
+    steps = steps_of(backend(), n=60, from_text=False)
+    claims = [float(step.draft.prob[step.draft.probe].max()) for step in steps if step.draft.probe.any()]
+    assert (claims[-1] > 1.2 * claims[0]) if rises else (claims[-1] < claims[0] / 1.2)
+
+
 def test_a_window_that_earns_its_cost_is_scored_to_the_end() -> None:
     tokens = np.random.default_rng(6).integers(0, 97, 4001).tolist()
     steps = steps_of(stream(tokens), Adaptive(GPU_CURVE), n=600, from_text=False)
