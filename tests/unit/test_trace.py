@@ -27,7 +27,7 @@ from echodraft.render.html_trace import page
 from echodraft.render.trace import as_dict, harmless, line, output, overview, tree
 
 PROMPT = "one two three one two three one two three one two"
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'{{ 7*7 }}\x1b[31m\u2028"
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'{{ 7*7 }}\x1b[31m\u2028[bold]"
 
 
 def traced(path: Path, drafter: str = "prompt-lookup", budget: int | str = 6) -> tuple[Decoder, Trace]:
@@ -291,6 +291,7 @@ def test_a_terminal_gets_no_control_characters_of_a_trace() -> None:
     shown = screen.file.getvalue()  # type: ignore[attr-defined]
     shown += output(request, None) + line(request.steps[0], 1) + harmless(request.name)
     assert "\x1b" not in shown
+    assert shown.count("[bold]") == shown.count("</script><script>") > 0, "names are no markup of the terminal either"
     assert harmless("a\tb\nü→") == "a\tb\nü→"
 
 

@@ -37,7 +37,7 @@ def page(trace: Tracing, requests: Sequence[Request]) -> str:
 def _request(request: Request, hues: dict[str, int]) -> dict[str, Any]:
     return {
         "name": request.name,
-        "finish": request.finish or "interrupted",
+        "finish": request.finish,
         "prompt": request.head.prompt,
         "prompt_tokens": request.head.prompt_tokens,
         "emitted": request.emitted,
