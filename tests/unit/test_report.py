@@ -110,6 +110,17 @@ def test_the_figures_of_each_section_are_those_of_the_measurements(tmp_path: Pat
     assert seen.row("settings.model") == "settings.model m"
 
 
+def test_the_parts_of_a_bar_stand_one_behind_the_other(tmp_path: Path) -> None:
+    made = page("t", gather(folder(tmp_path / "run", pairs())))
+    bars = [re.findall(r'<rect x="([\d.]+)%" y="0" width="([\d.]+)%"', bar) for bar in re.findall(r"<svg.*?</svg>", made, flags=re.S)]
+    stacked = [[(float(at), float(width)) for at, width in bar] for bar in bars if bar]
+    assert len(stacked) == 3, "two methods have times, one has sources"
+    for bar in stacked:
+        for i, (at, _) in enumerate(bar):
+            assert at == pytest.approx(sum(width for _, width in bar[:i]), abs=0.01)
+        assert sum(width for _, width in bar) == pytest.approx(100, abs=0.01)
+
+
 def test_an_output_that_leaves_plain_decoding_comes_first_and_shows_where(tmp_path: Path) -> None:
     other = [*range(5), 99, *range(6, 10)]
     runs = [*pairs()[:4], measured("z", "none", 2.0), drafted("z", 2.0, ids=other)]

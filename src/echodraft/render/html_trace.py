@@ -26,7 +26,7 @@ def page(trace: Tracing, requests: Sequence[Request]) -> str:
         "trace.html",
         "trace.js",
         title=f"Trace of {header.get('model') or 'a model'}",
-        about={str(key): str(value) for key, value in about.items() if value not in (None, "", [], {})},
+        about={str(key): _said(value) for key, value in about.items() if value not in (None, "", [], {})},
         hues={source: (hue, earned.count(source)) for source, hue in hues.items()},
         own=earned.count(None),
         requests=[_request(request, hues) for request in requests],
@@ -92,3 +92,7 @@ def _fate(node: int, step: Traced, refused: set[int]) -> str:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _said(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
