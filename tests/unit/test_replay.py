@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -318,3 +319,17 @@ def test_limits_take_the_first_requests(recordings: Callable[[str], Path]) -> No
     corpus = Corpus(Recording(recordings("toy")), limit=2)
     assert [entry.id for entry in corpus.entries] == ["item 0", "item 1"]
     assert len(replay(corpus, "suffix", 4)) == 2
+
+
+def test_the_code_of_the_documentation_runs(
+    recordings: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "replay.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
+    (tmp_path / "recordings").mkdir()
+    (tmp_path / "recordings" / "api_bank").symlink_to(recordings("toy"))
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    mean, sources = capsys.readouterr().out.split(" ", 1)
+    assert float(mean) > 1.0
+    assert "suffix" in sources
