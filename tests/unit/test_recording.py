@@ -141,6 +141,16 @@ def test_what_is_no_recording_is_told_in_words(tmp_path: Path) -> None:
         Recording(folder)
 
 
+@pytest.mark.parametrize("at", range(6))
+def test_there_is_a_row_for_every_token_wherever_the_output_ends(tmp_path: Path, at: int) -> None:
+    """An end that was accepted as part of a draft was scored, but is not fed again."""
+    said = decoder(ToyBackend(copy=100.0)).generate(prompt(6) * 3, max_new_tokens=12, eos=()).ids
+    held = Decoder(Engine(ToyBackend(copy=100.0), make_drafter("suffix", {}), Fixed(9)), Text(None, [said[at]]), "toy")
+    record(items([prompt(6) * 3]), held, writer(tmp_path / "r", held), lambda _: 12)
+    arrays, n = load_file(tmp_path / "r" / "000000.safetensors"), said.index(said[at]) + 1
+    assert (len(arrays["output"]), arrays["top"].shape, len(arrays["hidden"])) == (n, (n, 8), 18 + n - 1)
+
+
 def test_a_prompt_that_fills_the_context_is_left_out(tmp_path: Path) -> None:
     held = decoder()
     kept = writer(tmp_path / "r", held)

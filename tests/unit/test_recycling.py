@@ -135,6 +135,16 @@ def test_the_last_row_of_a_token_that_comes_twice_counts() -> None:
     assert (store.successors(7), store.successors(8)) == ([9, 10], [3, 4])
 
 
+def test_a_row_that_says_nothing_changes_nothing() -> None:
+    """As a replay has them at nodes that were rejected."""
+    store = AdjacencyStore()
+    store.learn([4], np.asarray([[-1, -1]]))
+    assert not list(store.entries())
+    store.learn([7, 8, 7], np.asarray([[1, 2], [3, 4], [-1, -1]]))
+    store.learn([8, 9], np.asarray([[-1, -1], [-1, -1]]))
+    assert (store.successors(7), store.successors(8), store.successors(9)) == ([1, 2], [3, 4], [])
+
+
 def test_ids_of_any_size_are_kept_and_the_store_grows_to_the_largest() -> None:
     store = AdjacencyStore()
     for token in (5, 70_000, 151_935, 200_000):
