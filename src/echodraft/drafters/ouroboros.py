@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
+from statistics import fmean
 from time import perf_counter
 
 from echodraft.core.backend import Need
@@ -43,7 +45,7 @@ class Ouroboros(Drafter):
     Where the draft model's text is sampled, it is sampled with the target's noise. Beyond the paper: the pool is bounded
     (`stores/phrases.py`), `branch`, `output` and `draft`. Needs: a draft model, the target's best ids.
 
-    gamma    tokens of the draft model's draft at most; 0 = as many as the budget
+    gamma    tokens of the draft model's draft at most, fewer where one more forward of it does not pay; 0 = as many as the budget
     beta     tokens of a phrase, its key included
     k        phrases that lengthen a draft; 0 = off
     phrases  the pool drafts for the draft model
@@ -119,12 +121,17 @@ class Ouroboros(Drafter):
         guesses = [Guess() for _ in sessions]
         if self.inner is not None:
             most = [min(b.nodes, b.depth, self.gamma or b.nodes) for b in budgets]
-            guesses = self.inner.guess(sessions, most, lambda _, __: False)
+            guesses = self.inner.guess(sessions, most, lambda i, guess: self._enough(guess, budgets[i]))
         guessed = perf_counter()
         drafts = [self._lengthened(*each) for each in zip(sessions, guesses, budgets, strict=True)]
         self.counts.drafting += guessed - start
         self.counts.pooling += perf_counter() - guessed
         return drafts
+
+    def _enough(self, guess: Guess, budget: Budget) -> bool:
+        """Whether one more forward of the draft model, which brings c tokens, is not worth it."""
+        likely = [budget.estimate(self.name, p) for p in guess.probs]
+        return prod(likely) * fmean(likely) * self.counts.draft_tokens_per_forward < budget.floor
 
     def _lengthened(self, session: Context, guess: Guess, budget: Budget) -> Draft:
         """The draft model's draft with phrases."""

@@ -52,6 +52,11 @@ class Counts:
         self.accepted += step.verdict.accepted
         self.suffix += sum(step.draft.source[node] == SOURCE for node in step.verdict.path)
 
+    @property
+    def draft_tokens_per_forward(self) -> float:
+        """The paper's c; 1 before there are counts."""
+        return self.draft_tokens / self.draft_forwards if self.draft_forwards else 1.0
+
     def report(self) -> dict[str, float]:
         """Means a step, and ratios."""
         steps, tokens = max(1, self.steps), self.emitted / max(1, self.steps)
@@ -61,7 +66,7 @@ class Counts:
             "match": self.match / steps,
             "tokens_per_step": tokens,
             "suffix_tokens": self.suffix / steps,
-            "draft_tokens_per_forward": self.draft_tokens / max(1, self.draft_forwards),
+            "draft_tokens_per_forward": self.draft_tokens_per_forward,
             "draft_forwards": self.draft_forwards / max(1, self.drafts),
             "draft_cost": self.cost / max(1, self.drafts),
             "equation_6": tokens / (1.0 + self.cost / max(1, self.drafts)),
