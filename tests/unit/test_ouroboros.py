@@ -195,12 +195,12 @@ def test_nothing_is_looked_up_behind_an_end_token() -> None:
 
 
 def test_runs_of_a_rejected_tail_and_what_the_target_says_behind_the_error_are_phrases() -> None:
-    trunk, told = [6, 7, 8, 9, 5, 4, 3], [6, 1, 8, 9, 2, 4, 3, 0]
-    found = [list(phrase) for phrase in rescued(trunk, told, right=1, anchor=5, beta=4)]
+    line, told = [5, 6, 7, 8, 9, 5, 4, 3], [6, 1, 8, 9, 2, 4, 3, 0]
+    found = [list(phrase) for phrase in rescued(line, told, right=1, beta=4)]
     assert found == [[8, 9], [4, 3], [6, 1, 8, 9], [1, 8, 9, 2], [8, 9, 2, 4], [9, 2, 4, 3], [2, 4, 3, 0], [4, 3, 0], [3, 0]]
     told[4:] = [-1, -1, -1, -1]
-    assert [list(phrase) for phrase in rescued(trunk, told, right=1, anchor=5, beta=4)] == [[8, 9], [6, 1, 8, 9], [1, 8, 9], [8, 9]]
-    assert [list(phrase) for phrase in rescued([7], [1, 2], right=0, anchor=5, beta=4)] == [[5, 1, 2], [1, 2]]
+    assert [list(phrase) for phrase in rescued(line, told, right=1, beta=4)] == [[8, 9], [6, 1, 8, 9], [1, 8, 9], [8, 9]]
+    assert [list(phrase) for phrase in rescued([5, 7], [1, 2], right=0, beta=4)] == [[5, 1, 2], [1, 2]]
 
 
 def rejected(**knobs: Any) -> PhrasePool:
@@ -232,6 +232,31 @@ def test_a_phrase_that_was_not_right_is_replaced_by_what_the_target_said_along_i
     pool.add([5, 9, 77, 6])  # the draft will be 5, and 9 2 6 the truth
     step(engine, session)
     assert [phrase.tokens for phrase in pool.best(5, 9)] == [(9, 2, 6)]
+
+
+def test_a_phrase_beside_a_draft_that_was_rejected_later_is_corrected_too() -> None:
+    wrong = stream([token + 50 if i == 5 else token for i, token in enumerate(SAID)])
+    engine = engine_for(stream(SAID), draft_model(wrong), gamma=4, output=False, branch=True)
+    session = engine.open(SAID[:2], stops=Stops(max_new_tokens=9))
+    step(engine, session)  # reads the prompt and says 4
+    pool = ouroboros(engine)._pool("")
+    pool.add([4, 77, 78])  # the draft will be 1 5 59 2, and 1 5 9 the truth
+    step(engine, session)
+    assert (77, 78) not in {phrase.tokens for phrase in pool.best(4, 9)}
+    assert pool.best(4, 9)[0].tokens[:2] == (1, 5)
+
+
+def test_a_step_without_a_draft_is_not_judged_by_the_draft_before() -> None:
+    engine = engine_for(stream(SAID), draft=False, verify=False)
+    session = engine.open([1], stops=Stops(max_new_tokens=900))
+    for _ in range(25):
+        engine.step()
+    pool = ouroboros(engine)._pool("")
+    engine.policy = Fixed(0)
+    before = pool.arrays()["tally"].sum()
+    for _ in range(3):
+        step(engine, session)
+    assert pool.arrays()["tally"].sum() == before
 
 
 def test_the_pool_outlives_a_request_by_tenant_or_does_not() -> None:

@@ -39,11 +39,11 @@ class Ouroboros(Drafter):
     Source: Ouroboros (Zhao et al., arXiv 2402.13720). Each mechanism has its switch. (1) `phrases`: the pool drafts for the draft model,
     which accepts what it would have said itself, so the draft is the same for fewer forwards. (2) `k`: phrases that begin with the
     draft's last token follow it as branches of one tree. (3) `verify`: of a rejected tail the runs that the target would have said at
-    their places become phrases, and so does what the target says behind the error; phrases that were offered and not right are replaced
-    by what the target said along them. (4) `history`: the pool is the tenant's and outlives the request. Unlike in the released code the
-    bonus token behind a phrase that is all right is kept, nothing follows an end token, and corrections work after rejections, too.
-    Where the draft model's text is sampled, it is sampled with the target's noise. Beyond the paper: the pool is bounded
-    (`stores/phrases.py`), `branch`, `output` and `draft`. Needs: a draft model, the target's best ids.
+    their places become phrases, and so does what the target says behind the error; phrases that were offered and never right are replaced
+    by what the target said, in truth or along them. (4) `history`: the pool is the tenant's and outlives the request. Unlike in the
+    released code the bonus token behind a whole phrase is kept, nothing follows an end token, corrections work after rejections, too.
+    Where the target samples, the draft model samples with the same noise. Beyond the paper: the pool is bounded (`stores/phrases.py`),
+    `branch`, `output` and `draft`. Needs: a draft model, the target's best ids.
 
     gamma    tokens of the draft model's draft at most, fewer where one more forward of it does not pay; 0 = as many as the budget
     beta     tokens of a phrase, its key included
@@ -92,7 +92,7 @@ class Ouroboros(Drafter):
                 raise UsageError(f"ouroboros: {what}.")
         self.gamma, self.beta, self.k, self.verify, self.branch, self.output = gamma, beta, k, verify, branch, output
         self.memory = memory if history and memory is not None else Memory()
-        self.history = history
+        self.window, self.history = window, history
         if not draft:
             self.needs = frozenset({Need.TOP_K})
         self.ends: frozenset[int] = frozenset()
@@ -120,13 +120,25 @@ class Ouroboros(Drafter):
         start = perf_counter()
         guesses = [Guess() for _ in sessions]
         if self.inner is not None:
-            most = [min(b.nodes, b.depth, self.gamma or b.nodes) for b in budgets]
-            guesses = self.inner.guess(sessions, most, lambda i, guess: self._enough(guess, budgets[i]))
+            guesses = self._guess(self.inner, sessions, budgets)
         guessed = perf_counter()
         drafts = [self._lengthened(*each) for each in zip(sessions, guesses, budgets, strict=True)]
         self.counts.drafting += guessed - start
         self.counts.pooling += perf_counter() - guessed
         return drafts
+
+    def _guess(self, inner: DraftEngine, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Guess]:
+        """The draft model's drafts. A window reaches beyond their ends, so it is given room there."""
+        most = [min(b.nodes, b.depth, self.gamma or b.nodes) for b in budgets]
+        room = self.window + self.beta if self.window else 0
+        guesses = inner.guess(
+            sessions,
+            [n + room for n in most],
+            lambda i, guess: len(guess.claims) >= most[i] or self._enough(guess, budgets[i]),
+        )
+        for guess, n in zip(guesses, most, strict=True):
+            del guess.claims[n:]
+        return guesses
 
     def _enough(self, guess: Guess, budget: Budget) -> bool:
         """Whether one more forward of the draft model, which brings c tokens, is not worth it."""
@@ -149,9 +161,9 @@ class Ouroboros(Drafter):
         for step in steps:
             known = self._known[step.session.id]
             if not step.prefill:
-                if self.verify and step.top_k is not None:
-                    self._harvest(step, known)
+                self._harvest(step, known)
                 self._judge(step, known)
+            known.trunk, known.asked = (), {}  # the next step may have no draft
             if self.output:
                 self._read(step.session, known)
             self.counts.pool_phrases = len(known.pool)
@@ -175,23 +187,24 @@ class Ouroboros(Drafter):
         said, best = step.verdict.tokens, step.top_k[:, 0].tolist()
         child = {pair: i for i, pair in enumerate(zip(step.draft.parent.tolist(), step.draft.token.tolist(), strict=True))}
         nodes = _walk(child, ANCHOR, known.trunk)  # without what the budget cut off
-        trunk = known.trunk[: len(nodes)]
-        right = _common(trunk, said)
-        told = [best[node + 1] for node in (ANCHOR, *nodes)]  # behind the anchor, then behind every token of the trunk
+        line = (step.session.tokens[-len(said) - 1], *known.trunk[: len(nodes)])
+        right = _common(line[1:], said)
+        told = [best[node + 1] for node in (ANCHOR, *nodes)]  # behind every token of the line
         told[: len(said)] = said[: len(told)]
-        self.counts.verified(right, sum(t == v for t, v in zip(trunk, told, strict=False)), step)
-        if right < len(trunk):
-            for found in rescued(trunk, told, right, step.session.tokens[-len(said) - 1], self.beta):
+        self.counts.verified(right, sum(t == v for t, v in zip(line[1:], told, strict=False)), step)
+        if not self.verify:
+            return
+        if right < len(nodes):
+            for found in rescued(line, told, right, self.beta):
                 known.pool.add(found)
-        elif len(trunk) == len(known.trunk):
-            key, end = (trunk[-1], nodes[-1]) if nodes else (step.session.tokens[-len(said) - 1], ANCHOR)
-            for phrase in known.asked.get(len(trunk), ()):
-                path = _walk(child, end, phrase.tokens)
-                if len(path) >= len(phrase.tokens) - 1:
-                    better = [best[node + 1] for node in (end, *path)][: len(phrase.tokens)]
-                    better[:1] = said[len(trunk) : len(trunk) + 1] or better[:1]
-                    if min(better) >= 0:
-                        known.pool.correct((key, *phrase.tokens), (key, *better))
+        for depth, phrases in known.asked.items():
+            if depth <= right:
+                for phrase in phrases:
+                    path = _walk(child, nodes[depth - 1] if depth else ANCHOR, phrase.tokens)
+                    along = (best[node + 1] for node in path)
+                    better = [*said[depth:], *list(along)[len(said) - depth - 1 :]][: len(phrase.tokens)]
+                    if len(better) == len(phrase.tokens) and min(better) >= 0:
+                        known.pool.correct((line[depth], *phrase.tokens), (line[depth], *better))
 
     def _read(self, session: Context, known: Known) -> None:
         """What of the output is new makes phrases."""
@@ -241,19 +254,19 @@ def _walk(child: dict[tuple[int, int], int], node: int, tokens: Sequence[int]) -
     return path
 
 
-def rescued(trunk: Sequence[int], told: Sequence[int], right: int, anchor: int, beta: int) -> Iterator[Sequence[int]]:
-    """Phrases from a draft of which `right` tokens were right: `told[i]` is what the target says in the place of `trunk[i]`.
+def rescued(line: Sequence[int], told: Sequence[int], right: int, beta: int) -> Iterator[Sequence[int]]:
+    """Phrases from a rejected draft: `line` is the anchor and the draft, of which `right` tokens are right.
 
-    Runs of the tail that the target would have said at their places; then what it says from the error on, behind every token of that. Where
-    the target is a recording, which does not know all of it, `told` has -1.
+    `told[i]` is what the target says behind line[i]; a recording that does not know says -1. Runs of the tail that the target would have
+    said at their places come first; then what it says from the error on, behind every token of that.
     """
     known = next((i for i, token in enumerate(told) if token < 0), len(told))
-    start = right + 1
-    for i in range(right + 1, len(trunk) + 1):
-        if i == len(trunk) or trunk[i] != told[i]:
+    start = right + 2
+    for i in range(right + 2, len(line) + 1):
+        if i == len(line) or line[i] != told[i - 1]:
             if i - start > 1:
-                yield trunk[start : min(i, start + beta)]
+                yield line[start : min(i, start + beta)]
             start = i + 1
-    line = [trunk[right - 1] if right else anchor, *told[right:known]]
-    for i in range(len(line) - 1):
-        yield line[i : i + beta]
+    mended = [line[right], *told[right:known]]
+    for i in range(len(mended) - 1):
+        yield mended[i : i + beta]
