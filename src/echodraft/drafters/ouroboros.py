@@ -137,7 +137,7 @@ class Ouroboros(Drafter):
             lambda i, guess: len(guess.claims) >= most[i] or self._enough(guess, budgets[i]),
         )
         for guess, n in zip(guesses, most, strict=True):
-            del guess.claims[n:]
+            guess.claims = guess.claims[:n]
         return guesses
 
     def _enough(self, guess: Guess, budget: Budget) -> bool:
