@@ -48,7 +48,7 @@ class Ouroboros(Drafter):
     gamma    tokens of the draft model's draft at most, fewer where one more forward of it does not pay; 0 = as many as the budget
     beta     tokens of a phrase, its key included
     k        phrases that lengthen a draft; 0 = off
-    phrases  the pool drafts for the draft model
+    phrases  the pool drafts for the draft model, if that has the target's tokenizer
     guesses  phrases of one token that the draft model checks, and
     rows     tokens of phrases in one of its forwards; 0 = as many as pay
     window   columns of a lookahead window on which the draft model iterates, which makes phrases of its own; 0 = the pool alone
@@ -98,12 +98,13 @@ class Ouroboros(Drafter):
         self.ends: frozenset[int] = frozenset()
         self.inner: DraftEngine | None = None
         if draft and draft_model is not None:
+            self.cost, same = draft_model.cost, draft_model.reading is None
+            self.ends = draft_model.eos if same else frozenset()
             drafter: Drafter = NoDrafter()
-            if phrases:
+            if phrases and same:  # phrases are the target's ids
                 drafter = PhraseWindow(window, beta, guesses, self.memory) if window else Phrases(self._pool, guesses, beta)
-            policy = draft_model.make_policy(drafter) if phrases and not rows else Fixed(rows)
-            self.cost = draft_model.cost
-            self.inner, self.ends = DraftEngine(draft_model, drafter, policy), draft_model.eos
+            policy = Fixed(rows) if rows or not (phrases and same) else draft_model.make_policy(drafter)
+            self.inner = DraftEngine(draft_model, drafter, policy)
         self.counts = Counts()
         self._known: dict[int, Known] = {}
         warm()
