@@ -84,11 +84,11 @@ def test_chances_are_of_all_tokens_and_no_more_than_one_in_all(guesses: dict[int
     assert sum(chances.values()) <= 1.0 + 1e-9
 
 
-def test_a_guess_that_recycling_holds_is_surer_than_one_that_it_does_not() -> None:
-    for prob in (0.1, 0.5, 0.9):
-        first, listed, stranger = (beside({4: prob}, successors)[4] for successors in ([4, 5], [5, 4], [5, 6]))
-        assert 0.0 < stranger < listed < first < 1.0
-        assert beside({4: prob}, [])[4] == pytest.approx(prob)
+def test_what_a_guess_leaves_is_shared_by_the_successors_that_it_is_not() -> None:
+    first, second, third = Recycling.FOLLOW[:3]
+    assert beside({4: 0.6}, [4, 5, 6]) == pytest.approx({4: 0.6, 5: 0.4 * second / (1 - first), 6: 0.4 * third / (1 - first)})
+    assert beside({9: 0.6}, [4, 5]) == pytest.approx({9: 0.6, 4: 0.4 * first, 5: 0.4 * second})
+    assert beside({4: 1.5, 5: 0.5}, [6]) == pytest.approx({4: 0.75, 5: 0.25, 6: 0.0})
 
 
 def test_a_sure_copy_makes_the_tree_deep_and_an_unsure_one_makes_it_wide() -> None:

@@ -94,6 +94,16 @@ def test_every_turn_of_a_chat_is_an_answer_of_its_own() -> None:
     assert all(not {7, 8, 9} & set(ids) for ids in held(drafter.memory))
 
 
+def test_what_comes_behind_an_answer_that_was_taken_back_is_not_kept_with_it() -> None:
+    drafter = ToolSpec()
+    engine, session = begin(drafter, saying({1: list(range(20, 80))}), [1, 2, 3, 4], n=5)
+    drive(engine)
+    engine.rewind(session, 6)
+    engine.extend(session, [7, 8, 9], Stops(max_new_tokens=2))
+    engine.step()
+    assert held(drafter.memory) == [[20, 21]]
+
+
 @pytest.mark.parametrize(("back", "kept"), [(6, [[20, 21]]), (4, []), (2, [])])
 def test_what_was_taken_back_is_not_kept(back: int, kept: list[list[int]]) -> None:
     drafter = ToolSpec()

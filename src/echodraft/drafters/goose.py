@@ -22,7 +22,7 @@ class Goose(Drafter):
     Source: GOOSE (arXiv 2604.02047). Copied tokens are right far more often than recycled ones, so the tree is deep along the copy and
     wide beside it; how much goes where follows from how sure the copy is. The paper finds the split by dynamic programming. Here the tree
     is filled best first, which is the optimum for a fixed number of nodes once every node has its probability: the chance that a copied
-    token is right by the length of the match and by what recycling holds of it; what that leaves is shared by the recycled successors.
+    token is right by the length of the match; what that leaves is shared by the recycled successors.
     There is no "as published": node budget, n-gram sizes and bypass rule of the paper are not known to us, and it says nothing on sampling.
     Needs: the target's best ids.
 

@@ -26,22 +26,10 @@ TEMPLATE = {
 }
 
 
-# Factors of the odds of a token that another source guesses, if it is the best recycled successor, another of them, or none.
-FIRST, LISTED, STRANGER = 3.0, 1.0, 0.3
-
-
 def beside(guesses: Mapping[int, float], successors: Sequence[int]) -> dict[int, float]:
-    """The chance of every token that another source guesses or recycling does, from what the other says and from `successors`.
-
-    What the two agree on is surer; what the guesses leave is shared by the other successors.
-    """
-    chances, listed = {}, dict(zip(successors, Recycling.FOLLOW, strict=False))
-    for token, prob in guesses.items():
-        factor = 1.0 if not successors else STRANGER if token not in listed else FIRST if token == successors[0] else LISTED
-        chances[token] = factor * prob / (factor * prob + 1.0 - prob) if prob < 1.0 else 1.0
-    total = sum(chances.values())
-    if total > 1.0:
-        chances = {token: chance / total for token, chance in chances.items()}
+    """The chance of every token that another source or recycling guesses: what the `guesses` leave is shared by the other `successors`."""
+    listed, total = dict(zip(successors, Recycling.FOLLOW, strict=False)), sum(guesses.values())
+    chances = {token: guess / max(1.0, total) for token, guess in guesses.items()}
     left = max(0.0, 1.0 - total) / (1.0 - sum(share for token, share in listed.items() if token in chances))
     return chances | {token: left * share for token, share in listed.items() if token not in chances}
 

@@ -61,7 +61,8 @@ class ToolSpec(Drafter):
     """Calls of the tools that the prompt describes, copies from answers to similar requests and from the text, recycled successors.
 
     Source: ToolSpec (arXiv 2604.13519). Answers are kept by the hidden state of the last prompt token; those to the ten most similar
-    requests of the tenant, the prompt and the output are searched for the last 7 to 5 tokens, up to four chains of 32, 16, 8 and 8 tokens.
+    requests of the tenant, the prompt and the output are searched for the last 7 to 2 tokens (7 to 5 as published), up to four
+    chains of 32, 16, 8 and 8 tokens.
     A state machine (tool, first parameter, remaining ones) says how a call may go on. The authors' code drafts from one of them a step:
     here all are one tree, filled best first, so shared beginnings are paid once. How a call is written is learned from answers, calls and
     examples in the prompt, not listed for each model; the beginning of an answer matches the beginnings of similar ones; history is
@@ -81,7 +82,7 @@ class ToolSpec(Drafter):
     def __init__(
         self,
         longest: int = 7,
-        shortest: int = 5,
+        shortest: int = 2,
         similar: int = 10,
         schemas: bool = True,
         memory: Memory | None = None,
