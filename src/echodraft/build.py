@@ -103,6 +103,11 @@ def _load_draft(
     return _load_transformers(model, None, dtype, device, attn, pack, trust_remote_code, int8)
 
 
+def plain(model: str | None, dtype: str = "auto", device: str = "auto", int8: bool = False) -> Decoder:
+    """A model without a drafter, to be measured; in int8 as a draft model may be."""
+    return _load_transformers(model, None, dtype, device, "sdpa", True, False, int8)
+
+
 def _load_transformers(
     model: Any, tokenizer: Any, dtype: str, device: str, attn: str, pack: bool, trust_remote_code: bool, int8: bool = False
 ) -> Decoder:

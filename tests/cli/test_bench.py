@@ -208,6 +208,16 @@ def test_cost_is_measured_and_kept(cli: Cli, folder: Path, apart: Path) -> None:
     assert "context" in wrong.err
 
 
+def test_a_draft_model_in_int8_has_a_curve_of_its_own(cli: Cli, folder: Path) -> None:
+    own, int8 = (cli("cost", "-m", folder, "--contexts", "20", "--repeats", "1", "--json", *more) for more in ((), ("--quantize", "int8")))
+    if int8.code:
+        assert "x86" in int8.err
+        return
+    assert json.loads(own.out)["file"] != json.loads(int8.out)["file"]
+    assert "-int8-" in json.loads(int8.out)["file"]
+    assert cli("cost", "-m", folder, "--quantize", "int4").code == 2
+
+
 def test_a_measurement_tells_counts_depths_phases_sources_and_text(toy: Cli, suite: Path, tmp_path: Path) -> None:
     with suite.open("a") as file:
         file.write(json.dumps({"id": "again", "prompt": PROMPTS[1]}) + "\n")

@@ -13,6 +13,9 @@ def command(
     model: Annotated[str | None, typer.Option("--model", "-m", help="Folder, .gguf file or hub name.", show_default=False)] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="auto (the model's own), float32, bfloat16, float16.")] = "auto",
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:0, …")] = "auto",
+    quantize: Annotated[
+        str | None, typer.Option("--quantize", metavar="int8", help="As --draft-quantize makes a draft model.", show_default=False)
+    ] = None,
     contexts: Annotated[str, typer.Option("--contexts", help="Context lengths to measure at.")] = "200,2000",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Rounds; the median counts.")] = 5,
     listing: Annotated[bool, typer.Option("--list", help="Measure nothing; list the curves that come with echodraft.")] = False,
@@ -21,9 +24,11 @@ def command(
     """Example: echodraft cost -m path/to/model
 
     Measure what a forward of 1…64 tokens costs here, print it and keep it: later runs of this model plan their drafts with it.
+
+    Measure a draft model too, as it will be used: what its drafts cost is weighed against what they bring.
     """
     from echodraft.bench.cost import measure
-    from echodraft.build import curve_file, load
+    from echodraft.build import curve_file, plain
     from echodraft.curves import save_curve, shipped_curves
     from echodraft.errors import UsageError
 
@@ -35,8 +40,10 @@ def command(
         lengths = sorted({int(part) for part in contexts.split(",")})
     except ValueError as error:
         raise UsageError(f"--contexts is a list of numbers such as 200,2000, not '{contexts}'.") from error
+    if quantize not in (None, "int8"):
+        raise UsageError(f"--quantize is int8 or left out, not '{quantize}'.")
     console.status("Loading the model…")
-    decoder = load(model, dtype=dtype, device=device, drafter="none")
+    decoder = plain(model, dtype, device, int8=quantize == "int8")
     backend = decoder.engine.backend
     limit = (backend.context or 1 << 30) - 64
     if not lengths or lengths[0] < 1 or lengths[-1] > limit:
