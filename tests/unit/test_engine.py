@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from echodraft.core.draft import Draft
 from echodraft.core.drafter import Context, Drafter
 from echodraft.core.engine import Engine
 from echodraft.core.sampling import Rule, Sampler
+from echodraft.core.step import Step
 from echodraft.drafters.none import NoDrafter
 from echodraft.drafters.prompt_lookup import PromptLookup
 from echodraft.errors import EchodraftError, Unsupported, UsageError
@@ -247,3 +249,18 @@ def test_prompts_are_read_in_chunks_and_only_the_last_one_asks_for_logits() -> N
     assert step.prefill
     assert step.fed == 17
     assert session.output == [SAID[17]]
+
+
+def test_what_a_drafter_takes_to_open_and_to_learn_is_part_of_the_time() -> None:
+    class Slow(NoDrafter):
+        def open(self, session: Context) -> None:
+            sleep(0.02)
+
+        def observe(self, steps: Sequence[Step]) -> None:
+            sleep(0.02)
+
+    engine = Engine(ToyBackend(), Slow(), Fixed(0))
+    session = engine.open(prompt(5), stops=Stops(max_new_tokens=3))
+    prefill, *steps = drive(engine)[session.id]
+    assert prefill.times.propose >= 0.04
+    assert all(step.times.propose >= 0.02 for step in steps)

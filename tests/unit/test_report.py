@@ -37,7 +37,7 @@ def drafted(item: str, seconds: float, category: str = "code", **more: Any) -> M
         verified=8,
         accepted=3,
         by_source={"suffix": 2, "pool": 1},
-        reached=[4, 2],
+        reached=[4, 2, 1],
         kept=[2, 1],
         seconds={"prefill": 1.0, "propose": 0.5, "score": seconds - 1.0, "accept": 0.25, "commit": 0.25},
         sources=[(None, 3), ("suffix", 2), (None, 3), ("pool", 1), (None, 1)],
@@ -101,7 +101,7 @@ def test_every_category_has_its_bars_and_all_share_one_scale(tmp_path: Path) -> 
 
 def test_the_figures_of_each_section_are_those_of_the_measurements(tmp_path: Path) -> None:
     seen = Seen(page("t", gather(folder(tmp_path / "run", pairs()))))
-    assert seen.row("Acceptance by position", "suffix") == "suffix 50%of 24 50%of 12"
+    assert seen.row("Acceptance by position", "suffix") == "suffix 50%of 24 50%of 12 0%of 6"
     # 60 tokens; prefill 6 s, propose 3 s, score 12 s, accept and commit 1.5 s each
     assert seen.row("Where the time goes", "suffix").endswith("400.0 100.0 50.0 200.0 25.0 25.0 –")
     assert seen.row("Where the time goes", "none").endswith("400.0 100.0 – – – – 300.0")

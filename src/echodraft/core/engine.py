@@ -43,7 +43,9 @@ class Engine:
         stops = self._limits(prompt, len(prompt), stops or Stops())
         session = Session(next(self._ids), tenant, list(prompt), len(prompt), sampler or Sampler(), stops, self.backend.open())
         self.sessions[session.id] = session
+        start = perf_counter()
         self.drafter.open(session)
+        session.opening = perf_counter() - start
         return session
 
     def extend(self, session: Session, tokens: Sequence[int], stops: Stops | None = None) -> None:
@@ -108,8 +110,9 @@ class Engine:
         steps = [self._read(session) for session in fresh]
         if ready:
             steps += self._decode(ready)
+        start = perf_counter()
         self.drafter.observe(steps)
-        return steps
+        return [_later(step, (perf_counter() - start) / len(steps)) for step in steps]
 
     def _decode(self, sessions: list[Session]) -> list[Step]:
         start = perf_counter()
@@ -123,8 +126,9 @@ class Engine:
         drafts = self.policy.trim(drafts, context)
         proposing = perf_counter() - start
         steps = self._forward(sessions, [s.pending for s in sessions], drafts, proposed, proposing, budgets)
+        start = perf_counter()
         self.policy.observe(drafts, [step.verdict for step in steps], context)
-        return steps
+        return [_later(step, (perf_counter() - start) / len(steps)) for step in steps]
 
     def _propose(self, sessions: list[Session], budgets: list[Budget]) -> list[Draft]:
         """The drafts, made harmless. Sessions without a budget are not asked."""
@@ -150,7 +154,8 @@ class Engine:
             self.backend.commit(session.slot, [])
             session.cached += len(part)
         chunks = perf_counter() - start
-        step = self._forward([session], [session.pending], [EMPTY], [0], 0.0)[0]
+        step = self._forward([session], [session.pending], [EMPTY], [0], session.opening)[0]
+        session.opening = 0.0
         times = replace(step.times, score=step.times.score + chunks)
         if step.hidden is not None:
             return replace(step, fed=fed, times=times, hidden=np.concatenate([*hidden, step.hidden]))
@@ -189,6 +194,8 @@ class Engine:
             self.backend.commit(s.slot, path)
             s.cached += len(fed) + len(path)
             s.finish = verdict.finish
+        hidden = [row.hidden() if Need.HIDDEN in needs else None for row in scores]
+        top_k = [row.top_k(self.drafter.top_k) if Need.TOP_K in needs else None for row in scores]
         unasked: list[Budget | None] = [None] * len(sessions)
         times = Times(proposing, scored - start, accepted - scored, perf_counter() - accepted)
         return [
@@ -201,11 +208,16 @@ class Engine:
                 prefill=budgets is None,
                 batch=len(sessions),
                 times=times,
-                hidden=row.hidden() if Need.HIDDEN in needs else None,
-                top_k=row.top_k(self.drafter.top_k) if Need.TOP_K in needs else None,
+                hidden=states,
+                top_k=best,
                 budget=budget,
             )
-            for s, n, draft, verdict, fed, row, budget in zip(
-                sessions, proposed, drafts, verdicts, pending, scores, budgets or unasked, strict=True
+            for s, n, draft, verdict, fed, states, best, budget in zip(
+                sessions, proposed, drafts, verdicts, pending, hidden, top_k, budgets or unasked, strict=True
             )
         ]
+
+
+def _later(step: Step, seconds: float) -> Step:
+    """A step with what learning from it took, this session's share: a part of what drafting takes."""
+    return replace(step, times=replace(step.times, propose=step.times.propose + seconds * step.batch))

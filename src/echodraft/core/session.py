@@ -15,6 +15,7 @@ class Session:
     The last pending token is the anchor. A finished session has `finish` set and may be continued with `Engine.extend`.
 
     at_once  up to this many pending tokens go with a draft in one forward; more are read as context first
+    opening  seconds that the drafter took when the session began; its first step's share of drafting
     """
 
     id: int
@@ -27,6 +28,7 @@ class Session:
     cached: int = 0
     finish: str | None = None
     at_once: int = 1
+    opening: float = 0.0
 
     @property
     def pending(self) -> list[int]:

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds that the phases of a step took, for all of its sessions together."""
+    """Seconds that the phases of a step took, for all of its sessions together.
+
+    propose  all that drafting takes: planning, asking the drafter, and what both learned from the step
+    commit   cache rows that stay, and what the drafter needs brought to the host
+    """
 
     propose: float
     score: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from echodraft.metrics.traced import shown
@@ -90,7 +91,7 @@ def _bar(method: str, row: Row, scale: float) -> dict[str, Any]:
 
 def _depths(rows: Sequence[Row]) -> dict[str, Any]:
     """Acceptance by position: of the steps that came to a depth with a draft there, how many kept it."""
-    told = {row["drafter"]: list(zip(row["kept"], row["reached"], strict=True))[:DEEPEST] for row in rows if any(row["reached"])}
+    told = {row["drafter"]: list(zip_longest(row["kept"], row["reached"], fillvalue=0))[:DEEPEST] for row in rows if any(row["reached"])}
     return {"most": max(map(len, told.values()), default=0), "methods": told}
 
 
