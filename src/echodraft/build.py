@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from echodraft.backends import BACKENDS
-from echodraft.core.backend import Backend, Need
+from echodraft.core.backend import Backend, Need, Shape
 from echodraft.core.budget import CPU_CURVE, GPU_CURVE, Adaptive, CostCurve, Fixed, Policy
 from echodraft.core.draft_model import DraftModel
 from echodraft.core.drafter import Drafter
@@ -94,13 +94,19 @@ def _load_draft(
     target: Decoder, model: Any, dtype: str, device: str, attn: str, pack: bool, trust_remote_code: bool, int8: bool
 ) -> Decoder:
     """A plain decoder of the draft model, where the target is."""
+    toy = getattr(target.engine.backend, "model", None) is None
+    if (int8 or dtype != "auto") and (isinstance(model, Decoder) or toy):
+        raise UsageError("This draft model is taken as it is. Leave out --draft-quantize (draft_quantize=) and draft_dtype.")
     if isinstance(model, Decoder):
         return model
-    if getattr(target.engine.backend, "model", None) is None:
+    if toy:
         return load(None if model == "toy" else model, backend="toy", drafter="none", budget=0)
     if not isinstance(model, str | Path):
         device = "auto"
-    return _load_transformers(model, None, dtype, device, attn, pack, trust_remote_code, int8)
+    found = _load_transformers(model, None, dtype, device, attn, pack, trust_remote_code, int8)
+    if found.engine.backend.shape == Shape.NONE:
+        raise Unsupported("The draft model keeps a recurrent state, which no rejected draft can be taken out of. Choose another.")
+    return found
 
 
 def plain(model: str | None, dtype: str = "auto", device: str = "auto", int8: bool = False) -> Decoder:
@@ -168,7 +174,7 @@ def draft_part(target: Decoder, draft: Decoder) -> DraftModel:
     return DraftModel(
         backend,
         # What it makes up is not for other requests to see.
-        lambda name: make_drafter(name, {}, {"text": _words(draft.text), "memory": Memory(limits=Limits(tokens=1))}),
+        lambda name: make_drafter(name, {}, {"text": _words(draft.text), "memory": Memory(limits=Limits(tokens=0, days=0.0))}),
         lambda drafter: make_policy("auto", curve, drafter),
         draft.text.eos,
         cost=relative_cost(curve, backend, own, target.engine.backend),

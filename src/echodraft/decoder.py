@@ -319,6 +319,8 @@ def as_batch(prompt: Any) -> tuple[list[Prompt], bool]:
     """The prompts in `prompt`, and whether it was a single one. Raises `UsageError` where it is none."""
     if isinstance(prompt, str) or is_chat(prompt):
         return [prompt], True
+    if isinstance(prompt, Mapping | bytes):
+        raise UsageError("A prompt is a str, a list of ids or a list of messages. Put a single message into a list.")
     try:
         parts = prompt.tolist() if hasattr(prompt, "tolist") else list(prompt)
     except TypeError as error:

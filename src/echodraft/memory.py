@@ -60,7 +60,10 @@ class Memory:
         self._in_use: Counter[str] = Counter()
         self._unsaved: set[str] = set()
         if self.folder is not None and not self.folder.writable:
-            log.warning("Another process writes the memory in %s; here it is read only: nothing of this run is kept.", self.folder.path)
+            log.warning(
+                "Another process writes the memory in %s, or its files may not be written: read only, nothing of this run is kept.",
+                self.folder.path,
+            )
 
     def bind(self, identity: Identity) -> None:
         """From here on the memory is this model's. Raises `UsageError` where it is another's already."""

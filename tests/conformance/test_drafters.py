@@ -16,6 +16,7 @@ from echodraft.build import knobs_of, make_drafter
 from echodraft.core.accept import Stops
 from echodraft.core.budget import Budget, Fixed
 from echodraft.core.draft import ANCHOR
+from echodraft.core.draft_model import DraftEngine
 from echodraft.core.drafter import Drafter
 from echodraft.core.engine import Engine
 from echodraft.core.session import Session
@@ -80,6 +81,9 @@ def state(drafter: Drafter) -> Iterator[Any]:
     for value in vars(drafter).values():
         if isinstance(value, Drafter):
             yield from state(value)
+        elif isinstance(value, DraftEngine):
+            yield from (value._sessions, value._readings, value.engine.sessions, value.engine.backend._slots)  # type: ignore[attr-defined]
+            yield from state(value.engine.drafter)
         elif isinstance(value, dict | list | set):
             yield value
 

@@ -174,6 +174,8 @@ def test_what_the_manifests_differ_in_is_named() -> None:
         "settings": {"budget": "8", "limit": 5},
         "versions": {"torch": "2"},
         "revision": "a" * 40,
+        "dirty": True,
     }
     assert unlike(one, two) == [("threads", 2, 4), ("budget", "auto", "8")]
+    assert unlike(one, {**one, "dirty": False}) == [("revision", "aaaaaaaaaa with changes", "aaaaaaaaaa")]
     assert unlike(one, {**one, "revision": "b" * 40}) == [("revision", "aaaaaaaaaa with changes", "bbbbbbbbbb with changes")]

@@ -235,6 +235,7 @@ def damages() -> dict[str, dict[str, Any]]:
         "lengths that do not add up": {"lengths": np.asarray([299], np.int64)},
         "a negative length": {"lengths": np.asarray([301, -1], np.int64), "times": np.zeros(2)},
         "times of other sequences": {"times": np.zeros(2)},
+        "counts below zero": {"survival": np.full(4, -1.0)},
         "a huge width": {"shape": np.asarray([1 << 40, 300, 0], np.int64)},
     }
 

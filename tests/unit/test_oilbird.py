@@ -16,7 +16,7 @@ from echodraft.core.session import Session
 from echodraft.drafters.oilbird import Oilbird
 from echodraft.drafters.oilbird_tree import AGREES, PROMPT, REENTERS, Chances, Copies, Fused
 from echodraft.errors import UsageError
-from echodraft.memory import Memory
+from echodraft.memory import Limits, Memory
 from echodraft.stores.hidden import HiddenStore
 from harness import Scripted, drive
 
@@ -183,7 +183,8 @@ def test_chances_follow_what_came_true() -> None:
     store = HiddenStore()
     for truth in (True, False):
         for _ in range(100):
-            fused(EMPTY, (AGREES, [5]), store=store).learn([5 if truth else 6])
+            tree = fused(EMPTY, (AGREES, [5]), store=store)
+            tree.learn([5 if truth else 6], [tree.root])
         tree = fused(EMPTY, (AGREES, [5]), store=store)
         (guess,) = tree.guesses(tree.root)
         assert (guess.prob > 0.9) if truth else (guess.prob < 0.5)
@@ -226,3 +227,15 @@ def test_a_neighbour_agrees_if_it_went_on_with_the_anchor() -> None:
     assert copies.kind.tolist() == [AGREES, REENTERS]
     assert copies.run.tolist() == [1, 0]
     assert copies.tokens.tolist() == [[27, 37, -1, -1, -1], [28, 38, -1, -1, -1]]
+
+
+def test_what_the_limits_took_may_still_be_taken_back() -> None:
+    made = engine(Memory(limits=Limits(tokens=1)))
+    session = made.open([3], stops=Stops(max_new_tokens=12))
+    drive(made, [session])
+    made.rewind(session, 9)  # its output is a finished sequence now
+    answer(made, 4)  # settles, and so takes it
+    made.rewind(session, 5)
+    session.stops = Stops(max_new_tokens=6)
+    session.finish = None
+    drive(made, [session])

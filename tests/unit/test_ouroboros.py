@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from conforming import NEW, draft_model, sampler, twin
-from echodraft.backends.toy import ToyBackend
+from echodraft.backends.toy import ToyBackend, ToyTokenizer
 from echodraft.build import make_drafter
 from echodraft.core.accept import Stops
 from echodraft.core.backend import Need
 from echodraft.core.budget import Budget, Fixed
 from echodraft.core.engine import Engine
+from echodraft.core.retokenize import OtherIds
 from echodraft.core.session import Session
 from echodraft.core.step import Step
 from echodraft.drafters.none import NoDrafter
@@ -23,6 +24,7 @@ from echodraft.drafters.phrase_tree import PhraseTree, PhraseWindow
 from echodraft.errors import UsageError
 from echodraft.memory import Memory
 from echodraft.stores.phrases import PhrasePool
+from echodraft.text.tokenizer import Text
 from harness import decoded, drive, run, stream
 from models import prompt
 
@@ -72,12 +74,14 @@ WRONG = {
     "no context": draft_model(ToyBackend(context=2)),
     "small vocabulary": draft_model(ToyBackend(vocab_size=20)),
     "large vocabulary": draft_model(ToyBackend(vocab_size=300)),
+    "another tokenizer": draft_model(ToyBackend(), reading=lambda: OtherIds(Text(ToyTokenizer()), Text(ToyTokenizer()))),
 }
 
 
 @pytest.mark.parametrize("mode", ["greedy", "keyed", "torch"])
 @pytest.mark.parametrize("kind", WRONG)
-def test_no_draft_model_changes_an_output(kind: str, mode: str) -> None:
+@pytest.mark.parametrize("window", [0, 4])
+def test_no_draft_model_changes_an_output(kind: str, mode: str, window: int) -> None:
     backend: Any = ToyBackend()
     if mode == "torch":
         pytest.importorskip("torch")
@@ -88,7 +92,7 @@ def test_no_draft_model_changes_an_output(kind: str, mode: str) -> None:
         wanted = [run(Engine(backend, NoDrafter(), Fixed(0)), ids, NEW, sampler(mode)) for ids in (TEXT, OTHER)]
     else:
         wanted = [plain(backend, ids, mode) for ids in (TEXT, OTHER)]
-    engine = engine_for(backend, WRONG[kind], gamma=5)
+    engine = engine_for(backend, WRONG[kind], gamma=5, window=window, rows=40 if window else 0)
     for _ in range(2):  # with a cold pool and with a warm one
         sessions = [engine.open(ids, sampler(mode), Stops(max_new_tokens=NEW)) for ids in (TEXT, OTHER)]
         drive(engine)
@@ -325,7 +329,8 @@ def test_the_report_adds_up() -> None:
     assert report["draft_tokens_per_forward"] > 1
     assert 0 < report["hit_rate"] <= 1
     assert report["pool_phrases"] == len(ouroboros(engine)._pool(""))
-    assert report["equation_6"] == pytest.approx(report["tokens_per_step"] / (1 + report["draft_cost"]))
+    counts = ouroboros(engine).counts
+    assert report["equation_6"] == pytest.approx(report["tokens_per_step"] / (1 + counts.cost / counts.steps))
 
 
 @pytest.mark.parametrize("knobs", [{"gamma": -1}, {"beta": 1}, {"beta": 99}, {"k": -1}, {"guesses": 0}, {"rows": -1}, {"window": 1}])

@@ -128,6 +128,7 @@ def steps_of(backend: Backend, drafter: Drafter, budget: str | int, memory: Memo
         engine.close(session)
         if not carry:
             memory.forget("")
+            engine.policy = make_policy(budget, CURVE, drafter)
     return out
 
 

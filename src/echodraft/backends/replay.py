@@ -91,6 +91,9 @@ class ReplayScores:
     def draw(self, i: int, rule: Rule, position: int) -> NoReturn:
         _refuse()
 
+    def best(self, i: int, rule: Rule, position: int, k: int) -> NoReturn:
+        _refuse()
+
 
 def _refuse() -> NoReturn:
     raise Unsupported("A recording holds the model's greedy choices, not its logits. Decode greedily and without processors.")

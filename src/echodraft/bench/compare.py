@@ -128,7 +128,7 @@ def unlike(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[st
             # What an older run did not write down is not a difference.
             if key in old and key in new and old[key] != new[key] and not (part == "settings" and key in FREE):
                 out.append((key, old[key], new[key]))
-    if before.get("revision") != after.get("revision"):
+    if _short(before) != _short(after):
         out.append(("revision", _short(before), _short(after)))
     return out
 

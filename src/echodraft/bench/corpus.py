@@ -33,7 +33,9 @@ def build_corpus(
             done = 0
             for text in documents(path, field):
                 held = [np.empty(0, np.int32)]
-                for piece in pieces(text) if left else ():
+                for piece in pieces(text):
+                    if not left:
+                        break
                     ids = tokenizer.encode(piece, add_special_tokens=False, verbose=False)[:left]
                     held.append(np.asarray(ids, np.int32))
                     left -= len(ids)

@@ -65,6 +65,7 @@ class Case:
 class Diagnosis:
     positions: list[Position] = field(default_factory=list)
     cases: list[Case] = field(default_factory=list)
+    interrupted: bool = False
 
     def table(self) -> list[dict[str, Any]]:
         """One row a span. Shares: present and gap of all positions with so many tokens left, recovered of the gap."""
@@ -112,7 +113,8 @@ class _Watcher(Drafter):
     def __init__(self, k: int, most_cases: int) -> None:
         self.k, self.most_cases = k, most_cases
         # As in the table of docs/oilbird.md: of its settings the one that drafts furthest.
-        self.lexical = Suffix(factor=4.0, offset=32.0)
+        # No floor beyond the store's own, since the semantic side has none.
+        self.lexical = Suffix(factor=4.0, offset=32.0, min_prob=1 / 16)
         self.keys, self.pool = HiddenStore(), {span: set[tuple[int, ...]]() for span in SPANS}
         self.found = Diagnosis()
         self.request, self.truth, self.begin, self.seq = -1, list[int](), 0, 0
@@ -151,7 +153,7 @@ class _Watcher(Drafter):
         return [EMPTY]
 
     def _match(self, tokens: Sequence[int]) -> int:
-        """How many of the last tokens were said before, here or in another answer."""
+        """Of how many of the last tokens the best draft is the continuation; a longer match may exist and promise less."""
         (known,) = self.lexical._known.values()
         stores = [store for store in (known.own, known.shared) if store.tokens]
         return max((store.speculate(tokens[-store.depth + 1 :], 64, factor=4.0, offset=32.0).match for store in stores), default=0)
@@ -189,7 +191,7 @@ def diagnose(
 
     The lexical side is the tree of `suffix` with `k` children at most, the semantic side the tokens that follow the anchor's place behind
     the `k` nearest keys: equal branching. Both know all earlier outputs and this one so far; the lexical side also knows the prompt. The
-    first output token is left out, since the state that produced its anchor belongs to the prompt.
+    first output token is left out, since the state that produced its anchor belongs to the prompt. Ctrl-C ends it early.
     """
     if not recording.width:
         raise UsageError(f"{recording.folder} holds no hidden states. Record without --no-hidden.")
@@ -198,12 +200,15 @@ def diagnose(
     if not trajectories:
         raise UsageError(f"{recording.folder} holds no finished request yet.")
     engine = Engine(recording.backend(trajectories), watcher, Fixed(1))
-    for entry, trajectory in zip(recording.entries, trajectories, strict=False):
-        watcher.start(trajectory.prompt, trajectory.output)
-        stops = Stops(max_new_tokens=recording.most(entry), checks=(ends(len(trajectory.output), entry.finish),))
-        session = engine.open(trajectory.prompt, stops=stops)
-        while session.finish is None:
-            engine.step()
-        engine.close(session)
-        told()
+    try:
+        for entry, trajectory in zip(recording.entries, trajectories, strict=False):
+            watcher.start(trajectory.prompt, trajectory.output)
+            stops = Stops(max_new_tokens=recording.most(entry), checks=(ends(len(trajectory.output), entry.finish),))
+            session = engine.open(trajectory.prompt, stops=stops)
+            while session.finish is None:
+                engine.step()
+            engine.close(session)
+            told()
+    except KeyboardInterrupt:
+        watcher.found.interrupted = True
     return watcher.found

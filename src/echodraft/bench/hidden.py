@@ -21,6 +21,8 @@ STEP = 4
 """Keys appended at once, about what a decoding step brings."""
 BLOCK = 512
 MADE_UP = 1536
+MOST_MADE_UP = 100_000
+"""States that are made up at most: more keys are these, moved a little."""
 """Width of states that are made up."""
 TIE = 1e-5
 """Cosines that differ by less are equal: texts that repeat have the same states."""
@@ -54,11 +56,11 @@ class HiddenCosts:
 def states_of(recordings: Sequence[Path], most: int) -> tuple[States, str]:
     """Up to `most` hidden states, prompts included, and where they are from. Made up without recordings. Raises `UsageError`."""
     if not recordings:
-        random = np.random.default_rng(0)
-        kinds = random.standard_normal((max(64, most // 50), MADE_UP))
-        apart = random.uniform(0.2, 2.0, (most, 1))
+        random, most = np.random.default_rng(0), min(most, MOST_MADE_UP)
+        kinds = random.standard_normal((max(64, most // 50), MADE_UP), np.float32)
+        apart = random.uniform(0.2, 2.0, (most, 1)).astype(np.float32)
         made = kinds[random.integers(0, len(kinds), most)] + apart * random.standard_normal((most, MADE_UP), np.float32) + 4.0
-        return made.astype(np.float32), "made up"
+        return made, "made up"
     parts: list[NDArray[np.float16]] = []
     held = 0
     for folder in recordings:
@@ -73,8 +75,8 @@ def states_of(recordings: Sequence[Path], most: int) -> tuple[States, str]:
             held += len(parts[-1])
             if held == most:
                 break
-    if not held:
-        raise UsageError("The recordings hold no finished request yet.")
+    if held < 2:
+        raise UsageError("The recordings hold too few states to search among. Record more requests.")
     return np.concatenate(parts).astype(np.float32), ", ".join(folder.name for folder in recordings)
 
 
@@ -115,6 +117,7 @@ def measure_hidden(states: States, keys: int, told: Callable[[str], None] = lamb
     tokens = store.tokens
     for seq in several:
         store.remove(seq)
+    removing = perf_counter() - before
     return HiddenCosts(
         keys=keys,
         distinct=min(len(states), keys),
@@ -123,7 +126,7 @@ def measure_hidden(states: States, keys: int, told: Callable[[str], None] = lamb
         query=1e6 * float(np.median(seconds)),
         query_p99=1e6 * float(np.percentile(seconds, 99)),
         append=1e6 * float(np.median(appends)) if appends else 0.0,
-        remove=1e6 * (perf_counter() - before) / max(1, tokens - store.tokens),
+        remove=1e6 * removing / max(1, tokens - store.tokens),
         bytes=size,
     )
 

@@ -7,7 +7,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -22,6 +21,7 @@ from echodraft.memory import Limits, Memory
 from echodraft.metrics.stats import Stats, by_depth
 from echodraft.metrics.trace import Trace
 from echodraft.options import read_options
+from echodraft.stores.folder import Folder
 
 PEERS = ("hf", "hf-pld", "hf-assisted")
 
@@ -101,7 +101,6 @@ class Drafted:
         self._stay: tempfile.TemporaryDirectory[str] | None = None
         self.memory = Memory()
         self.decoder = self._make(None)  # a wrong name or knob is told at once
-        self._untaught = self.decoder.engine.policy
 
     def _make(self, memory: Memory | None) -> Decoder:
         return redraft(self.base, self.name, self.knobs, self.budget, memory)
@@ -131,12 +130,11 @@ class Drafted:
         if folder is not None and (fresh or not folder.exists()):
             shutil.rmtree(folder, ignore_errors=True)
             if start is not None:
-                shutil.copytree(start, folder, ignore=shutil.ignore_patterns(".lock"))
+                _copy(start, self.remembering.tenant, folder)
         self.memory = Memory(folder, self.remembering.limits)
         if self.memory.folder is not None:
             self.memory.folder.must_write()
         self.decoder = self._make(self.memory)
-        self._untaught = deepcopy(self.decoder.engine.policy)
         if self._learned is not None and not fresh and self._learned.exists():
             restore(self.decoder.engine.policy, json.loads(self._learned.read_text(encoding="utf-8")))
 
@@ -151,8 +149,9 @@ class Drafted:
             pieces = list(stream)
         result = stream.result
         if not self.remembering.carry:
-            self.memory.forget(tenant)
-            self.decoder.engine.policy = deepcopy(self._untaught)
+            # Some of what a drafter learns lies outside its memory.
+            self.memory = Memory(limits=self.remembering.limits)
+            self.decoder = self._make(self.memory)
         stats = result.stats
         details = {
             "finish": result.finish_reason,
@@ -181,6 +180,16 @@ class Drafted:
         """Let go of the files."""
         if self.memory.folder is not None:
             self.memory.folder.close()
+
+
+def _copy(start: Path, tenant: str, folder: Path) -> None:
+    """Files of one tenant from a folder of a memory into another, private ones."""
+    held = Folder(start, write=False).file(tenant, "").parent
+    copy = folder / held.name
+    copy.mkdir(parents=True, mode=0o700)
+    for file in held.glob("*.safetensors"):
+        shutil.copyfile(file, copy / file.name)
+        (copy / file.name).chmod(0o600)
 
 
 def counts(stats: Stats) -> dict[str, Any]:
@@ -214,6 +223,8 @@ class Peer:
         assistant = None if base.draft is None else base.draft.engine.backend.model  # type: ignore[attr-defined]
         if name == "hf-assisted" and assistant is None:
             raise UsageError("hf-assisted needs a draft model. Name one with --draft-model.")
+        if name == "hf-assisted" and base.draft is not None and not base.text.same_ids(base.draft.text):
+            raise UsageError("hf-assisted needs a draft model with the model's own tokenizer. Leave it out of --peers.")
         lenders = [base, base.draft] if knobs.pop("packed", False) else []
         kernels = [getattr(lender.engine.backend, "packed", None) for lender in lenders if lender is not None]
         packed = [each for each in kernels if each is not None]

@@ -114,6 +114,7 @@ def replay(
         engine.close(session)
         if not carry:
             memory.forget(session.tenant)
+            engine.policy = make_policy(0 if drafter.name == "none" else budget, curve, drafter)
         done.append(record)
         told(record)
     return done

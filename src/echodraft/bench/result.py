@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -88,9 +88,11 @@ class Run:
             # A kill may have left half a line.
             self._write(lines.name, "".join(line(m) for m in self.done))
         else:
+            if (folder / "manifest.json").exists():
+                raise UsageError(f"{folder} holds something else, such as a recording. Name another folder with --out.")
             folder.mkdir(parents=True, exist_ok=True)
-            self._write("manifest.json", as_json(self.manifest))
             lines.touch()
+            self._write("manifest.json", as_json(self.manifest))
 
     def _continue(self, resume: bool, done: Iterator[Measurement]) -> None:
         """Take over what an unfinished run did. Raises `UsageError` where it is finished, was not asked for, or had other settings."""
@@ -164,11 +166,14 @@ def line(measurement: Measurement) -> str:
 
 def read(path: Path) -> Iterator[Measurement]:
     """Measurements of a file, up to the first incomplete line."""
+    known = {each.name for each in fields(Measurement)}
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
-            yield Measurement(**json.loads(text))
-        except (ValueError, TypeError):
+            held = json.loads(text)
+        except ValueError:
             return
+        # A newer version may write more.
+        yield Measurement(**{key: value for key, value in held.items() if key in known})
 
 
 def manifest(settings: Mapping[str, Any]) -> dict[str, Any]:

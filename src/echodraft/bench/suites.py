@@ -87,7 +87,7 @@ def load_suite(path: Path, text: Text, limit: int | None = None, category: str |
     """
     if not path.is_file():
         raise UsageError(f"There is no suite '{path}'. Give a file of JSON lines with prompt, messages or turns.")
-    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    lines = enumerate(path.read_text(encoding="utf-8").split("\n"), 1)  # splitlines would also cut at characters inside a string
     return _load(((n, line) for n, line in lines if line.strip()), path.stem, str(path), text, limit, category, later_turns)
 
 

@@ -63,12 +63,14 @@ def command(
         raise UsageError("There is nothing to measure on. Name a file, or a suite such as humaneval, with --suite.")
     if by not in (None, "category"):
         raise UsageError(f"--by is 'category' or left out, not '{by}'.")
-    names = list(dict.fromkeys([BASELINE, *filter(None, drafters.split(","))]))
-    others = [name for name in peers.split(",") if name]
+    names = list(dict.fromkeys([BASELINE, *_names(drafters)]))
+    others = _names(peers)
     start = None if memory in ("carry", "cold") else Path(memory)
     if start is not None and not start.is_dir():
         raise UsageError(f"--memory is carry, cold or a folder, and there is no folder '{memory}'.")
     limits = read_limits(memory_limit or [])
+    if resume and trace is not None and trace.is_file():
+        raise UsageError(f"'{trace}' holds the steps of what is done, and would be written over. Name another file with --trace.")
     sink = Trace(trace) if trace is not None else None
     console.status("Loading the model…")
     try:
@@ -97,10 +99,10 @@ def command(
         "draft_quantize": draft_quantize,
         "decoding": "greedy",
     }
-    record = Run(out, manifest(settings), resume)
     remembering = Remembering(memory != "cold", start, out / "memory" if out is not None else None, limits, tenant)
     methods: dict[str, Method] = {name: Drafted(base, name, read_budget(budget), remembering, sink) for name in names}
     methods |= {name: Peer(base, name) for name in others}
+    record = Run(out, manifest(settings), resume)
     if sink is not None:
         sink.begin(base.name, names, settings)
 
@@ -127,7 +129,8 @@ def command(
     summary = summarise(record.done, find_differences(base, record.done, prompts))
     record.finish(summary, complete=not interrupted)
     if too_long:
-        console.note(f"Left out, since the prompt fills the model's context: {', '.join(too_long[:5])}{' …' * (len(too_long) > 5)}")
+        why = "the prompt is empty, fills the model's context or follows one that was left out"
+        console.note(f"Left out, since {why}: {', '.join(too_long[:5])}{' …' * (len(too_long) > 5)}")
     if as_json:
         console.json_object({"settings": settings, "manifest": record.manifest, "left_out": too_long, "results": summary})
     else:
@@ -144,3 +147,7 @@ def command(
     if interrupted:
         console.note(f"Interrupted after {len(record.done)} measurements." + (f" Go on with --resume --out {out}." if out else ""))
         raise typer.Exit(console.INTERRUPTED)
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

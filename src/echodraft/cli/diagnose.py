@@ -39,19 +39,22 @@ def command(
     from echodraft.render.html import write
 
     held = Recording(recording)
+    text = _text(held, tokenizer) if html is not None else None  # what is wrong with it is told before the work
     with Bar(len(held.entries[:limit])) as bar:
         found = diagnose(held, k, limit, cases, lambda: bar.advance(1))
     rows, lengths = found.table(), found.cliff()
-    if html is not None:
-        write(html, page(f"Diagnosis of {held.manifest.get('suite', recording.name)}", rows, lengths, found.cases, _text(held, tokenizer)))
     if as_json:
         console.json_object({"recording": str(recording), "k": k, "spans": rows, "match_around_gaps": lengths})
-        return
-    Console().print(table(rows))
-    console.note("; ".join(f"{name}: {meaning}" for name, meaning in MEANINGS) + ".")
-    console.note(f"Median match around a gap (m = 4), by position: {cliff(lengths)}.")
-    if html is not None:
+    else:
+        Console().print(table(rows))
+        console.note("; ".join(f"{name}: {meaning}" for name, meaning in MEANINGS) + ".")
+        console.note(f"Median match around a gap (m = 4), by position: {cliff(lengths)}.")
+    if html is not None and text is not None:
+        write(html, page(f"Diagnosis of {held.manifest.get('suite', recording.name)}", rows, lengths, found.cases, text))
         console.note(f"{len(found.cases)} cases: {html}")
+    if found.interrupted:
+        console.note("Interrupted: this is what was finished.")
+        raise typer.Exit(console.INTERRUPTED)
 
 
 def _text(held: Recording, tokenizer: str | None) -> Callable[[Sequence[int]], str]:

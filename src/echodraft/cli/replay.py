@@ -39,7 +39,10 @@ def command(
 
     if memory not in ("carry", "cold"):
         raise UsageError(f"--memory is carry or cold, not '{memory}'.")
-    names, budgets = [name for name in drafters.split(",") if name], [read(part) for part in budget.split(",") if part]
+    names, sizes = ([part.strip() for part in text.split(",") if part.strip()] for text in (drafters, budget))
+    if not names or not sizes:
+        raise UsageError("Name at least one drafter with --drafters and one size with --budget.")
+    budgets = [read(part) for part in sizes]
     curve = find_curve(cost) if cost is not None else None
     corpus = Corpus(Recording(recording), limit)
     words = text_of(corpus.recording, names, tokenizer)

@@ -24,6 +24,7 @@ MOST_NODES = 64
 class Budget:
     """What one session may draft this step: nodes in all, depth of the tree, children of one node.
 
+    forwards  of a draft model, at most
     floor     a token whose path is less likely does not pay for the forward of the draft model that makes it; 0 where that costs nothing
     estimate  what a drafter's claim is worth by counts: (source, its probability of a node given the parent) -> probability
     """
@@ -32,6 +33,7 @@ class Budget:
     depth: int
     branching: int = 8
     floor: float = 0.0
+    forwards: int = 1 << 30
     estimate: Callable[[str, float], float] = field(default=lambda _, claim: claim, compare=False, repr=False)
 
 
@@ -202,9 +204,9 @@ class Adaptive:
         if not self.draft:
             return [Budget(self.most, min(room, self.most)) for room in rooms]
         one = self.draft + float(self._extra(len(rooms), 16, self._context)[16]) / 16
-        depth = min(self.most, int(self.balance / one)) if self._since >= self._wait else 0
-        nodes = self.most if depth else 0
-        return [Budget(nodes, min(room, depth), floor=self._rate * one, estimate=self.calibration.estimate) for room in rooms]
+        forwards = max(0, min(self.most, int(self.balance / one))) if self._since >= self._wait else 0
+        nodes, floor, estimate = self.most if forwards else 0, self._rate * one, self.calibration.estimate
+        return [Budget(nodes, min(room, nodes), floor=floor, forwards=forwards, estimate=estimate) for room in rooms]
 
     @property
     def _rate(self) -> float:
@@ -221,6 +223,8 @@ class Adaptive:
         self._proposed, self._wanted, self._context = drafts, 0, context
         most = max(map(len, drafts), default=0)
         if most == 0:
+            if self._drafting(context):  # it cost forwards of the draft model and brought nothing
+                self._since, self._wait = 0, min(64, 2 * self._wait)
             return list(drafts)
         paths = [self.calibration.paths(draft) for draft in drafts]
         gain = np.zeros(most + 1)

@@ -169,7 +169,7 @@ def sane(draft: Draft, vocab_size: int, max_nodes: int, max_depth: int, chain: b
     first child of every node only. Estimates that are no probability become the nearest one, NaN becomes 0.
     """
     if not len(draft) or max_nodes <= 0 or max_depth <= 0:
-        return EMPTY
+        return replace(EMPTY, cost=draft.cost) if draft.cost else EMPTY
     depth = {ANCHOR: 0}  # of the kept nodes so far
     seen: set[tuple[int, int]] = set()
     keep: list[int] = []

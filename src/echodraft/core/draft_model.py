@@ -16,6 +16,7 @@ from echodraft.core.sampling import Rule, Sampler
 from echodraft.core.scores import Scores
 from echodraft.core.session import Session
 from echodraft.core.step import Step
+from echodraft.errors import EchodraftError
 
 
 class Reading(Protocol):
@@ -91,7 +92,12 @@ class Surely(Sampler):
     claims: list[Claim] = field(default_factory=list)
 
     def choose(self, scores: Scores, row: int, prefix: Sequence[int]) -> int:
-        claim = scores.best(row, self.rule, len(prefix) + self.shift, self.k)
+        try:
+            claim = scores.best(row, self.rule, len(prefix) + self.shift, self.k)
+        except EchodraftError:
+            claim = [], []
+        if not claim[0] or claim[1][0] != claim[1][0]:
+            claim = [0], [0.0]  # NaN, infinity: a draft model may be wrong in any way
         self.claims.append(claim)
         return claim[0][0]
 
@@ -159,7 +165,7 @@ class DraftEngine:
                 guess.claims = [*guess.claims, *inner.sampler.claims]
                 inner.sampler.claims.clear()
                 guess.steps.append(step)
-                # The context that a session begins with is no cost of drafting; it is read once.
+                # What is read as context is not charged: prompts, which are read once, and output that piled up while nothing was asked.
                 rows = 1 if step.prefill else step.batch * (step.fed + len(step.draft))
                 guess.cost += self.model.price(rows, context) / step.batch
                 if inner.finish is not None or enough(i, guess):
@@ -173,7 +179,8 @@ class DraftEngine:
         reading = self._readings.get(session.id)
         if reading is None:
             reading = self._readings[session.id] = self._new_reading()
-        tokens = reading.read(session.tokens)
+        # A tokenizer may know ids that its model does not.
+        tokens = [token for token in reading.read(session.tokens) if token < self.model.backend.vocab_size]
         context = self.model.backend.context
         room = most if context is None else min(most, context - len(tokens))
         if room < 1 or not tokens:

@@ -23,6 +23,9 @@ from echodraft.errors import Unsupported, UsageError
 AT_ONCE = 8
 """Pending tokens of a session that follows another one, which go with its draft in one forward."""
 
+NEAR = 128
+"""Tokens at the end of two texts that are compared one by one."""
+
 
 class Engine:
     """Sessions over one backend, one drafter and one budget policy. Sessions come, go and continue between steps."""
@@ -44,7 +47,11 @@ class Engine:
         session = Session(next(self._ids), tenant, list(prompt), len(prompt), sampler or Sampler(), stops, self.backend.open())
         self.sessions[session.id] = session
         start = perf_counter()
-        self.drafter.open(session)
+        try:
+            self.drafter.open(session)
+        except BaseException:
+            self.close(session)
+            raise
         session.opening = perf_counter() - start
         return session
 
@@ -86,7 +93,10 @@ class Engine:
         What both texts begin with stays cached; the rest is fed by the next step, together with its draft where it is short.
         """
         held = session.tokens
-        same = next((i for i, (a, b) in enumerate(zip(held, tokens, strict=False)) if a != b), min(len(held), len(tokens)))
+        most = min(len(held), len(tokens))
+        near = max(0, most - NEAR)  # texts part near their ends; the rest is compared in one go
+        near = near if held[:near] == list(tokens[:near]) else 0
+        same = next((i for i in range(near, most) if held[i] != tokens[i]), most)
         # The last token is the anchor, which is fed again.
         session.cached = self.backend.rewind(session.slot, min(session.cached, same, len(tokens) - 1))
         if same < len(held):

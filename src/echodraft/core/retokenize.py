@@ -50,12 +50,13 @@ class OtherIds:
         assert self._settled is not None
         start = len(self._known)
         text = _behind(self.target, tokens, start)
-        for end in range(len(tokens) - WINDOW // 2, start, -1):
-            rest = _behind(self.target, tokens, end)
-            if rest[:1].isspace() and text.endswith(rest):
-                self._settled = self._settled + self.draft.split(text.removesuffix(rest))
-                self._known = list(tokens[:end])
-                return
+        for words in (True, False):  # a text without spaces is cut between two of its characters
+            for end in range(len(tokens) - WINDOW // 2, max(start, len(tokens) - 2 * WINDOW), -1):
+                rest = _behind(self.target, tokens, end)
+                if text.endswith(rest) and (rest[:1].isspace() if words else rest[:1] not in ("", UNFINISHED)):
+                    self._settled = self._settled + self.draft.split(text.removesuffix(rest))
+                    self._known = list(tokens[:end])
+                    return
 
     def write(self, tokens: Sequence[int], claims: Sequence[Claim]) -> list[Claim]:
         """The draft model's guess behind the text of `tokens` as a chain in the target's ids."""

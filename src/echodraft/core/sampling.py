@@ -93,13 +93,14 @@ def pick(row: NDArray[np.floating[Any]], rule: Rule, position: int) -> int:
 def best(row: NDArray[np.floating[Any]], rule: Rule, position: int, k: int) -> tuple[list[int], list[float]]:
     """`Scores.best` of a row [vocab]."""
     compared = row.astype(np.float64)
-    if not rule.greedy:
-        compared = rule.temperature * (warp(row, rule) + gumbel(rule.key(position), np.arange(len(row))))
-    # Stable: of equals the lowest id comes first, as in `pick`.
-    ids = np.argsort(-compared, kind="stable")[:k]
-    ids = ids[compared[ids] > -np.inf]
-    share = np.exp(compared - compared[ids[0]])
-    return ids.tolist(), (share[ids] / share.sum()).tolist()
+    with np.errstate(invalid="ignore"):  # infinite scores make no probabilities
+        if not rule.greedy:
+            compared = rule.temperature * (warp(row, rule) + gumbel(rule.key(position), np.arange(len(row))))
+        # Stable: of equals the lowest id comes first, as in `pick`.
+        ids = np.argsort(-compared, kind="stable")[:k]
+        ids = ids[compared[ids] > -np.inf]
+        share = np.exp(compared - compared[ids[0]])
+        return ids.tolist(), (share[ids] / share.sum()).tolist()
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from echodraft.core.draft import Draft
 from echodraft.core.drafter import Context, Drafter, Words
 from echodraft.core.step import Step
 from echodraft.drafters import drafter_class
-from echodraft.drafters.oilbird_tree import MOST_DEPTH, Chances, Copies, Fused
+from echodraft.drafters.oilbird_tree import MOST_DEPTH, Chances, Copies, Fused, Place
 from echodraft.errors import UsageError, unknown_name
 from echodraft.memory import Memory
 from echodraft.stores.hidden import HiddenStore, warm
@@ -39,7 +39,7 @@ class Known:
     """What is kept for a session.
 
     outputs  its output in the memory; the last stretch grows while `growing`
-    prompt   keys of its own prompt, which no other request sees
+    prompt   keys of its own prompt, which no other request sees, of the first `read` tokens
     state    the state that produced token `position`, the anchor of the next step
     tree     of the last proposal, to learn from
     """
@@ -49,6 +49,7 @@ class Known:
     outputs: list[Output] = field(default_factory=list)
     growing: bool = False
     prompt: HiddenStore = field(default_factory=HiddenStore)
+    read: int = 0
     state: NDArray[Any] | None = None
     position: int = -1
     tree: Fused | None = None
@@ -115,7 +116,12 @@ class Oilbird(Drafter):
         self.host.open(session)
         store = self.memory.store(session.tenant, HiddenStore, HiddenStore)
         store.centred = self.centred
-        self._known[session.id] = Known(store, Chances(store, self.learned))
+        self._known[session.id] = Known(store, Chances(store, self.learned), prompt=self._prompt())
+
+    def _prompt(self) -> HiddenStore:
+        store = HiddenStore()
+        store.centred = self.centred
+        return store
 
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
         # The host may say more than fits: what is taken of it is decided here.
@@ -126,9 +132,12 @@ class Oilbird(Drafter):
     def _draft(self, session: Context, budget: Budget, host: Draft) -> Draft:
         known = self._known[session.id]
         known.tree = tree = Fused(host, known.chances, self._copies(session, known))
+        return tree.draft(budget, self._roots(tree))
+
+    def _roots(self, tree: Fused) -> list[Place]:
+        """Where drafts may begin: one place with both sources, or one for each."""
         root = tree.root
-        roots = [root] if self.fusion else [root._replace(chains=()), root._replace(host=None)]
-        return tree.draft(budget, roots)
+        return [root] if self.fusion else [root._replace(chains=()), root._replace(host=None)]
 
     def _copies(self, session: Context, known: Known) -> list[Copies]:
         if known.state is None or known.position != len(session.tokens) - 1:
@@ -144,7 +153,7 @@ class Oilbird(Drafter):
         for step in steps:
             known = self._known[step.session.id]
             if known.tree is not None:
-                known.tree.learn(step.verdict.tokens)
+                known.tree.learn(step.verdict.tokens, self._roots(known.tree))
                 known.tree = None
             if self.semantic and step.hidden is not None:
                 self._remember(known, step, step.hidden)
@@ -157,6 +166,7 @@ class Oilbird(Drafter):
         if self.prompts and step.fed > 1:
             read = tokens[begin - step.fed + 1 : begin]
             known.prompt.append(known.prompt.begin(), read, hidden[: len(read)])
+            known.read = begin
         if known.growing and known.outputs[-1].end != begin:
             self._end(known)
         if not known.growing:
@@ -175,7 +185,8 @@ class Oilbird(Drafter):
         self.host.rewind(session, length)
         known = self._known[session.id]
         known.state = known.tree = None
-        known.prompt = HiddenStore()
+        if length < known.read:
+            known.prompt, known.read = self._prompt(), 0
         if known.outputs and known.outputs[-1].end > length:
             self._end(known)
         while known.outputs and known.outputs[-1].end > length:

@@ -201,13 +201,16 @@ class Fused:
         ]
         return Place(depth, host, chains)
 
-    def learn(self, tokens: Sequence[int]) -> None:
-        """Count what `tokens`, which came behind the anchor, confirm and refute. Guesses count whether or not they were in the draft."""
-        place = self.root
-        for token in tokens:
-            for guess in self.guesses(place):
-                self.chances.claims.count((guess.semantic, guess.lexical), guess.token == token)
-            for chain in place.chains:
-                kind, similar, bins = self._bins[chain]
-                self.chances.chains.count((kind, similar, bins[place.depth]), self._tokens[chain][place.depth] == token)
-            place = self.behind(place, token)
+    def learn(self, tokens: Sequence[int], roots: Sequence[Place]) -> None:
+        """Count what `tokens`, which came behind the anchor, confirm and refute, from the `roots` that were drafted from.
+
+        Guesses count whether or not they were in the draft.
+        """
+        for place in roots:
+            for token in tokens:
+                for guess in self.guesses(place):
+                    self.chances.claims.count((guess.semantic, guess.lexical), guess.token == token)
+                for chain in place.chains:
+                    kind, similar, bins = self._bins[chain]
+                    self.chances.chains.count((kind, similar, bins[place.depth]), self._tokens[chain][place.depth] == token)
+                place = self.behind(place, token)

@@ -130,7 +130,7 @@ class Ouroboros(Drafter):
 
     def _guess(self, inner: DraftEngine, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Guess]:
         """The draft model's drafts. A window reaches beyond their ends, so it is given room there."""
-        most = [min(b.nodes, b.depth, self.gamma or b.nodes) for b in budgets]
+        most = [min(b.nodes, b.depth, b.forwards, self.gamma or b.nodes) for b in budgets]
         room = self.window + self.beta if self.window else 0
         guesses = inner.guess(
             sessions,
@@ -175,7 +175,7 @@ class Ouroboros(Drafter):
         said = step.verdict.tokens
         right = _common(known.trunk, said)
         for depth, phrases in known.asked.items():
-            if depth <= right:
+            if depth <= right and depth < len(said):
                 key = known.trunk[depth - 1] if depth else step.session.tokens[-len(said) - 1]
                 came = said[depth:]
                 for phrase in phrases:

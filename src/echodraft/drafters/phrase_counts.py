@@ -69,7 +69,7 @@ class Counts:
             "draft_tokens_per_forward": self.draft_tokens_per_forward,
             "draft_forwards": self.draft_forwards / max(1, self.drafts),
             "draft_cost": self.cost / max(1, self.drafts),
-            "equation_6": tokens / (1.0 + self.cost / max(1, self.drafts)),
+            "equation_6": tokens / (1.0 + self.cost / steps),
             "hit_rate": self.hits / max(1, self.lookups),
             "pool_phrases": self.pool_phrases,
             "drafting_seconds": self.drafting,

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 MOST_TOOLS, MOST_PARAMETERS, LONGEST, EFFORT = 64, 32, 20_000, 1_000_000
 NAME = r"[A-Za-z_][\w.\-/]{0,127}"
-SIGN = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[{}\[\]:,]', re.S)
+# A string that does not close goes on to the end: else every quote in it would be tried again.
+SIGN = re.compile(r'"(?:[^"\\]++|\\.?)*+(?:"|\Z)|\'(?:[^\'\\]++|\\.?)*+(?:\'|\Z)|[{}\[\]:,]', re.S)
 LABEL = re.compile(r"^[ \t]*(?:[-*][ \t]*)?(?:parameters|arguments|args|inputs?)[ \t]*:[ \t]*(?=\{)", re.I | re.M)
 NAMED = re.compile(rf"^[ \t]*(?:\d+[.)][ \t]*|[-*#]+[ \t]*)?name[ \t]*:[ \t]*[`\"']?({NAME})", re.I | re.M)
 TITLED = re.compile(rf"^[ \t]*(?:\d+[.)][ \t]*|[-*#]+[ \t]*)?[`*]*({NAME})[`*]*[ \t]*:", re.M)
@@ -58,7 +59,7 @@ def find_tools(text: str) -> list[Tool]:
         # A brace that opens no description may have swallowed one.
         at = end if tools else at + 1
         last = end if tools else last
-    return list(found.values())
+    return list(found.values())[:MOST_TOOLS]
 
 
 def _name(block: str) -> tuple[str, int] | None:

@@ -85,7 +85,7 @@ class Speculative(Drafter):
 
     def _most(self, session: Context, budget: Budget) -> int:
         limit = self._known[session.id].gamma if self.heuristic else self.gamma or budget.nodes
-        return min(budget.nodes, budget.depth, limit)
+        return min(budget.nodes, budget.depth, budget.forwards, limit)
 
     def _enough(self, guess: Guess, budget: Budget) -> bool:
         """Whether one more forward of the draft model is not worth it."""
@@ -110,7 +110,8 @@ class Speculative(Drafter):
         for step in steps:
             known = self._known[step.session.id]
             if known.drafted and not step.prefill:
-                full = step.verdict.accepted >= known.drafted
+                trunk = sum(source == self.name for source in step.draft.source)
+                full = 0 < trunk == sum(step.draft.source[node] == self.name for node in step.verdict.path)
                 known.gamma = known.gamma + 2 if full else max(1, known.gamma - 1)
             known.drafted = 0
 

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from transformers import GenerationConfig
 
 from echodraft.backends.transformers_load import quiet
 from echodraft.errors import UsageError
@@ -57,6 +58,9 @@ class HuggingFace:
         with quiet(), ExitStack() as stack:
             for kernels in self.packed:
                 stack.enter_context(kernels.active())
+            # Penalties and the like that come with a hub model are not ours either.
+            own, self.model.generation_config = self.model.generation_config, GenerationConfig()
+            stack.callback(setattr, self.model, "generation_config", own)
             start = perf_counter()
             out = self.model.generate(
                 prompt,

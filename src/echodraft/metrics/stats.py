@@ -80,7 +80,8 @@ class Stats:
         self.reached.update(on_path)
         # An output that ended on an accepted node did not ask about what follows it.
         went_on = len(step.verdict.tokens) > len(path)
-        if went_on and (path[-1] if path else ANCHOR) in step.draft.parent:
+        # A probe is no guess.
+        if went_on and (path[-1] if path else ANCHOR) in step.draft.parent[~step.draft.probe]:
             self.reached[len(path) + 1] += 1
 
     @staticmethod

@@ -80,7 +80,7 @@ class Traced(BaseModel):
             if not 0 <= node < len(self.draft.token) or self.draft.parent[node] != at:
                 raise ValueError("the accepted path is none in the draft")
             at = node
-        if len(self.pieces) != len(self.emitted) or not len(self.path) <= len(self.emitted) <= len(self.path) + 1:
+        if not self.emitted or len(self.pieces) != len(self.emitted) or not len(self.path) <= len(self.emitted) <= len(self.path) + 1:
             raise ValueError("the emitted tokens do not fit the accepted path")
         return self
 
@@ -105,7 +105,7 @@ class Traced(BaseModel):
     def ended(self) -> str:
         """Why the step brought no more tokens, in words."""
         if self.finish is not None:
-            return f"the output ended: {FINISHES.get(self.finish, self.finish)}"
+            return f"the output ended: {FINISHES.get(self.finish) or repr(self.finish)}"
         if self.prefill:
             return "the prompt was read"
         if not self.draft.token:

@@ -166,8 +166,10 @@ class HiddenStore:
         return True
 
     def cut(self, seq: int, pairs: int) -> None:
-        """Forget all but the first `pairs` of a sequence. Raises `KeyError` where it is not there."""
-        run = self._growing.get(seq) or self._finished[seq]
+        """Forget all but the first `pairs` of a sequence, if it is there: limits may have taken a finished one."""
+        run = self._growing.get(seq) or self._finished.get(seq)
+        if run is None:
+            return
         rows = self._run(run)
         if pairs < len(rows):
             self._release(rows[pairs:])
@@ -240,6 +242,8 @@ class HiddenStore:
         store._allocate(width)
         store._seen, store._coded_at = seen, coded_at
         store.survival = _checked(arrays, "survival", np.float64)
+        if store.survival.min(initial=0.0) < 0.0:
+            raise ValueError("A hidden store counts less than nothing.")
         keys = ("sketch", "rest", "gain", "size") if store.coded else ("whole", "size")
         for name in ("sum", "origin", "centre"):
             held = getattr(store, f"_{name}")

@@ -70,9 +70,8 @@ class PhrasePool:
 
     def read(self, text: Sequence[int] | NDArray[Any], begin: int = 0) -> None:
         """Keep every phrase of full length that ends at place `begin` of a text or later. One of its tokens counts as right."""
-        ids = np.asarray(text, np.int32)
         width = self.length + 1
-        ids = ids[max(0, begin - self.length) :]
+        ids = np.asarray(text[max(0, begin - self.length) :], np.int32)
         if len(ids) >= width:
             windows = np.lib.stride_tricks.sliding_window_view(ids, width)
             self._insert(np.ascontiguousarray(windows), 1.0)
