@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, StoppingCriteriaList, StopStringCriteria
 
 from echodraft.backends.transformers_load import quiet
 from echodraft.errors import UsageError
@@ -53,7 +53,8 @@ class HuggingFace:
     def generate(self, ids: Sequence[int], most: int, stop: Sequence[str], eos: Sequence[int]) -> tuple[list[int], float, float]:
         """Greedy output ids, seconds to the first token, seconds after it."""
         prompt = torch.tensor([list(ids)], device=self.model.device)
-        stops = {"stop_strings": list(stop), "tokenizer": self.tokenizer} if stop else {}
+        # As a criterion: `stop_strings=` would also reach the assistant's own `generate`, which has no tokenizer.
+        stops = {"stopping_criteria": StoppingCriteriaList([StopStringCriteria(self.tokenizer, list(stop))])} if stop else {}
         clock = FirstToken()
         with quiet(), ExitStack() as stack:
             for kernels in self.packed:
