@@ -156,7 +156,8 @@ def test_every_folder_of_results_renders_with_what_it_has(path: Path) -> None:
     runs = gather(path)
     made = page(path.name, runs)
     seen = Seen(made)
-    assert not [word for word in ("None", "nan", "built-in", "Undefined", "object at") if word in seen.text.replace("drafter none", "")]
+    ours = seen.text.partition("Sample outputs")[0]  # what a model says may hold any word
+    assert not re.findall(r"\b(?:None|nan|built-in|Undefined|object at)\b", ours)
     for run in runs:
         for row in run["rows"]:
             assert f"{row['identical']}/{row['items']}" in seen.text
