@@ -14,6 +14,7 @@ from echodraft.bench.replay import ends
 from echodraft.core.accept import Stops
 from echodraft.core.backend import Need
 from echodraft.core.budget import Budget, Fixed
+from echodraft.core.common import common
 from echodraft.core.draft import ANCHOR, EMPTY, Draft
 from echodraft.core.drafter import Context, Drafter
 from echodraft.core.engine import Engine
@@ -136,7 +137,7 @@ class _Watcher(Drafter):
         (near,) = self.keys.search(self.state[None], self.k)
         rows = self.keys.follow(near.row, AHEAD + 1)
         copies: list[list[int]] = [self.keys.token(row[row >= 0]).tolist() for row in rows]
-        verbatim = max((_common(copy[1:], truth[n:]) for copy in copies), default=0)
+        verbatim = max((common(copy[1:], truth[n:]) for copy in copies), default=0)
         position = Position(
             request=self.request,
             at=n - self.begin,
@@ -172,16 +173,6 @@ class _Watcher(Drafter):
     def close(self, session: Context) -> None:
         self.lexical.close(session)
         self.keys.end(self.seq, 0.0)
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens at their beginnings that are the same."""
-    n = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        n += 1
-    return n
 
 
 def diagnose(

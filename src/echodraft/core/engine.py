@@ -12,6 +12,7 @@ import numpy as np
 from echodraft.core.accept import Stops, accept
 from echodraft.core.backend import Backend, Need, Request, Shape
 from echodraft.core.budget import Budget, Policy
+from echodraft.core.common import common
 from echodraft.core.draft import EMPTY, Draft, sane
 from echodraft.core.drafter import Drafter
 from echodraft.core.sampling import Sampler
@@ -96,7 +97,7 @@ class Engine:
         most = min(len(held), len(tokens))
         near = max(0, most - NEAR)  # texts part near their ends; the rest is compared in one go
         near = near if held[:near] == list(tokens[:near]) else 0
-        same = next((i for i in range(near, most) if held[i] != tokens[i]), most)
+        same = near + common(held[near:most], tokens[near:most])
         # The last token is the anchor, which is fed again.
         session.cached = self.backend.rewind(session.slot, min(session.cached, same, len(tokens) - 1))
         if same < len(held):

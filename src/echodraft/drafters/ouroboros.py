@@ -10,6 +10,7 @@ from time import perf_counter
 
 from echodraft.core.backend import Need
 from echodraft.core.budget import Budget, Fixed
+from echodraft.core.common import common
 from echodraft.core.draft import ANCHOR, Draft
 from echodraft.core.draft_model import DraftEngine, DraftModel, Guess
 from echodraft.core.drafter import Context, Drafter
@@ -173,13 +174,13 @@ class Ouroboros(Drafter):
     def _judge(self, step: Step, known: Known) -> None:
         """Tell the pool how its phrases met the text, where they stood behind text that came true."""
         said = step.verdict.tokens
-        right = _common(known.trunk, said)
+        right = common(known.trunk, said)
         for depth, phrases in known.asked.items():
             if depth <= right and depth < len(said):
                 key = known.trunk[depth - 1] if depth else step.session.tokens[-len(said) - 1]
                 came = said[depth:]
                 for phrase in phrases:
-                    kept = _common(phrase.tokens, came)
+                    kept = common(phrase.tokens, came)
                     known.pool.credit((key, *phrase.tokens), kept, min(kept + 1, len(phrase.tokens), len(came)))
 
     def _harvest(self, step: Step, known: Known) -> None:
@@ -189,7 +190,7 @@ class Ouroboros(Drafter):
         child = {pair: i for i, pair in enumerate(zip(step.draft.parent.tolist(), step.draft.token.tolist(), strict=True))}
         nodes = _walk(child, ANCHOR, known.trunk)  # without what the budget cut off
         line = (step.session.tokens[-len(said) - 1], *known.trunk[: len(nodes)])
-        right = _common(line[1:], said)
+        right = common(line[1:], said)
         told = [best[node + 1] for node in (ANCHOR, *nodes)]  # behind every token of the line
         told[: len(said)] = said[: len(told)]
         self.counts.verified(right, sum(t == v for t, v in zip(line[1:], told, strict=False)), step)
@@ -231,16 +232,6 @@ class Ouroboros(Drafter):
     def report(self) -> dict[str, float]:
         """Counts since the drafter was made; see docs/ouroboros.md."""
         return self.counts.report()
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens both begin with."""
-    n = 0
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            break
-        n += 1
-    return n
 
 
 def _walk(child: dict[tuple[int, int], int], node: int, tokens: Sequence[int]) -> list[int]:
