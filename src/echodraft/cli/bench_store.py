@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -102,77 +102,69 @@ def _read(suites: Sequence[Path], model: str) -> list[Any]:
     return [np.asarray(item.ids, np.int32) for path in suites for item in load_suite(path, text)]
 
 
-def _print(results: Sequence[Costs]) -> None:
+def _told(where: str) -> Callable[[str], None]:
+    """Says what is being measured where."""
+    return lambda what: console.status(f"{where}: {what}…")
+
+
+def _show(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table of numbers."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for head in ("tokens", "depth", "build\ns", "append\nµs", "one\nµs", "draft\nµs", "p99\nµs", "remove\nµs", "bytes", "bytes\nkept"):
+    for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _print(results: Sequence[Costs]) -> None:
+    heads = ("tokens", "depth", "build\ns", "append\nµs", "one\nµs", "draft\nµs", "p99\nµs", "remove\nµs", "bytes", "bytes\nkept")
+    rows = []
     for costs in results:
         cells = (costs.append, costs.append_one, costs.draft, costs.draft_p99, costs.remove, costs.bytes, costs.bytes_kept)
-        table.add_row(f"{costs.tokens:,}", str(costs.depth), f"{costs.build_seconds:.2f}", *(f"{cell:.1f}" for cell in cells))
-    Console().print(table)
+        rows.append((f"{costs.tokens:,}", str(costs.depth), f"{costs.build_seconds:.2f}", *(f"{cell:.1f}" for cell in cells)))
+    _show(heads, rows)
 
 
 def _phrases(texts: Sequence[Any], sizes: Sequence[int], source: str, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     from echodraft.bench.phrases import measure_phrases
 
-    results = []
-    for size in sizes:
-
-        def told(what: str, where: str = f"{size:,} phrases") -> None:
-            console.status(f"{where}: {what}…")
-
-        results.append(measure_phrases(texts, size, told))
+    results = [measure_phrases(texts, size, _told(f"{size:,} phrases")) for size in sizes]
     console.status("")
     if as_json:
         console.json_object({"text": source, "results": [asdict(costs) for costs in results]})
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for head in ("phrases", "add\nµs", "best\nµs", "p99\nµs", "credit\nµs", "bytes", "later\nadd µs", "later\nbest µs", "later\nbytes"):
-        table.add_column(head, justify="right", no_wrap=True)
+    heads = ("phrases", "add\nµs", "best\nµs", "p99\nµs", "credit\nµs", "bytes", "later\nadd µs", "later\nbest µs", "later\nbytes")
+    rows = []
     for c in results:
         cells = (c.add, c.best, c.best_p99, c.credit, c.bytes, c.later_add, c.later_best, c.later_bytes)
-        table.add_row(f"{c.phrases:,}", *(f"{cell:.1f}" for cell in cells))
-    Console().print(table)
+        rows.append((f"{c.phrases:,}", *(f"{cell:.1f}" for cell in cells)))
+    _show(heads, rows)
     console.note("best: the three best phrases of a token, median; later: after 10,000 more requests. Text: " + source + ".")
 
 
 def _hidden(recordings: Sequence[Path], sizes: Sequence[int], as_json: bool) -> None:
     from dataclasses import asdict
 
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     from echodraft.bench.hidden import measure_hidden, states_of
 
     console.status("Reading the states…")
     states, source = states_of(recordings, sizes[-1])
-    results = []
-    for size in sizes:
-
-        def told(what: str, where: str = f"{size:,} keys") -> None:
-            console.status(f"{where}: {what}…")
-
-        results.append(measure_hidden(states, size, told))
+    results = [measure_hidden(states, size, _told(f"{size:,} keys")) for size in sizes]
     console.status("")
     if as_json:
         console.json_object({"states": source, "results": [asdict(costs) for costs in results]})
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for head in ("keys", "distinct", "width", "recall\n@8", "query\nµs", "p99\nµs", "append\nµs", "remove\nµs", "bytes"):
-        table.add_column(head, justify="right", no_wrap=True)
+    heads = ("keys", "distinct", "width", "recall\n@8", "query\nµs", "p99\nµs", "append\nµs", "remove\nµs", "bytes")
+    rows = []
     for c in results:
         cells = (c.query, c.query_p99, c.append, c.remove, c.bytes)
-        table.add_row(f"{c.keys:,}", f"{c.distinct:,}", str(c.width), f"{c.recall:.3f}", *(f"{cell:.1f}" for cell in cells))
-    Console().print(table)
+        rows.append((f"{c.keys:,}", f"{c.distinct:,}", str(c.width), f"{c.recall:.3f}", *(f"{cell:.1f}" for cell in cells)))
+    _show(heads, rows)
     console.note(f"query: the 8 nearest to one state, median; append, remove, bytes: a key. States: {source}.")
