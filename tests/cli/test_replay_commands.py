@@ -149,3 +149,38 @@ def test_the_shipped_curves_are_listed_and_found(cli: Cli, tmp_path: Path) -> No
     assert find_curve("gpu-flat").table(64, 100)[64] == 1.0
     with pytest.raises(UsageError, match="gpu-flat"):
         find_curve("gpu-flatt")
+
+
+def test_a_replay_is_held_against_a_live_run_of_the_same_requests(cli: Cli, suite: Path, folder: Path, apart: Path) -> None:
+    cli("record", "-m", folder, "--suite", suite, "--out", apart / "r", "-n", 20)
+    cli("bench", "-m", folder, "--suite", suite, "-n", 20, "--drafters", "suffix,lookahead", "--budget", 8, "--out", apart / "live")
+    done = cli("compare", apart / "live", apart / "r")
+    assert done.code == 0, done.err
+    assert "lookahead" in done.err
+    held = json.loads(cli("compare", apart / "live", apart / "r", "--json").out)["results"]
+    assert [(row["drafter"], row["same"], row["items"], row["change"], row["agrees"]) for row in held] == [("suffix", 3, 3, 0.0, True)]
+
+    lines = (apart / "live" / "measurements.jsonl").read_text().splitlines()
+    slower = [json.dumps({**row, "steps": 2 * row["steps"]}) for row in map(json.loads, lines)]
+    (apart / "live" / "measurements.jsonl").write_text("\n".join(slower) + "\n")
+    done = cli("compare", apart / "live", apart / "r")
+    assert done.code == 3
+    assert "differs" in done.out
+    assert "suffix" in done.err
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (("--budget", 8, "--limit", 1, "--category", "b"), "not of the same requests"),
+        (("--budget", "auto"), "--budget 16"),
+    ],
+)
+def test_a_run_that_a_replay_cannot_repeat_is_refused(
+    made: tuple[str, ...], told: str, cli: Cli, suite: Path, folder: Path, apart: Path
+) -> None:
+    cli("record", "-m", folder, "--suite", suite, "--out", apart / "r", "-n", 8)
+    cli("bench", "-m", folder, "--suite", suite, "-n", 8, "--drafters", "suffix", "--out", apart / "live", *map(str, made))
+    done = cli("compare", apart / "live", apart / "r")
+    assert done.code == 2
+    assert told in done.err

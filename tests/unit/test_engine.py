@@ -251,7 +251,8 @@ def test_prompts_are_read_in_chunks_and_only_the_last_one_asks_for_logits() -> N
     assert session.output == [SAID[17]]
 
 
-def test_what_a_drafter_takes_to_open_and_to_learn_is_part_of_the_time() -> None:
+@pytest.mark.parametrize("length", [5, 1])
+def test_what_a_drafter_takes_to_open_and_to_learn_is_part_of_the_time(length: int) -> None:
     class Slow(NoDrafter):
         def open(self, session: Context) -> None:
             sleep(0.02)
@@ -260,7 +261,8 @@ def test_what_a_drafter_takes_to_open_and_to_learn_is_part_of_the_time() -> None
             sleep(0.02)
 
     engine = Engine(ToyBackend(), Slow(), Fixed(0))
-    session = engine.open(prompt(5), stops=Stops(max_new_tokens=3))
-    prefill, *steps = drive(engine)[session.id]
-    assert prefill.times.propose >= 0.04
-    assert all(step.times.propose >= 0.02 for step in steps)
+    session = engine.open(prompt(length), stops=Stops(max_new_tokens=3))
+    first, *later = drive(engine)[session.id]
+    assert first.times.propose >= 0.04
+    assert all(step.times.propose >= 0.02 for step in later)
+    assert session.opening == 0.0

@@ -12,7 +12,7 @@ from echodraft.cli import console
 
 def command(
     before: Annotated[Path, typer.Argument(help="Folder of echodraft bench --out.")],
-    after: Annotated[Path, typer.Argument(help="Another, held against the first.")],
+    after: Annotated[Path, typer.Argument(help="Another, held against the first; or a recording of the same requests.")],
     threshold: Annotated[str, typer.Option("--threshold", metavar="SHARE", help="A loss up to this is none: 5% or 0.05.")] = "5%",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
@@ -22,16 +22,22 @@ def command(
 
     "worse" stands where a loss is beyond the threshold and beyond the noise (95 % bootstrap over items); then the exit code is 3.
     Speeds of different machines are shown, not judged.
+
+    With a recording for AFTER: would its replay have said what the run measured? A drafter agrees if its tokens a step are within the
+    threshold, either way; if one does not, the exit code is 3.
     """
     from rich.console import Console
 
     from echodraft.bench.compare import compare, unlike
+    from echodraft.bench.recording import LINES
     from echodraft.bench.result import read_manifest
     from echodraft.bench.summary import load_run
     from echodraft.errors import CheckFailed, UsageError
     from echodraft.render.bench import compared
 
     least = read_share(threshold)
+    if (after / LINES).is_file():
+        return _replayed(before, after, least, as_json)
     manifests = [read_manifest(folder) for folder in (before, after)]
     differing = unlike(*manifests)
     same_machine = manifests[0].get("machine") == manifests[1].get("machine") or not any(
@@ -54,6 +60,26 @@ def command(
     worse = [f"{row['drafter']} ({row['category']})" if row["category"] else row["drafter"] for row in rows if row["verdict"]]
     if worse:
         raise CheckFailed(f"Worse by more than {least:.3g} and more than the noise: {', '.join(worse)}.")
+
+
+def _replayed(run: Path, recording: Path, least: float, as_json: bool) -> None:
+    """Hold a run against a replay of its requests."""
+    from rich.console import Console
+
+    from echodraft.bench.agreement import agreement
+    from echodraft.errors import CheckFailed
+    from echodraft.render.bench import agreeing
+
+    rows, skipped = agreement(run, recording, least)
+    if as_json:
+        console.json_object({"run": str(run), "recording": str(recording), "threshold": least, "results": rows, "skipped": skipped})
+    else:
+        Console().print(agreeing(rows))
+        for why in skipped:
+            console.note(why)
+        console.note("Tokens a step over the requests whose output was the recorded one (same); ± is 95 % over requests.")
+    if apart := [row["drafter"] for row in rows if not row["agrees"]]:
+        raise CheckFailed(f"The replay is more than {least:.3g} away from the run, so it does not count here: {', '.join(apart)}.")
 
 
 def read_share(text: str) -> float:

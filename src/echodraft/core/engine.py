@@ -123,7 +123,8 @@ class Engine:
             steps += self._decode(ready)
         start = perf_counter()
         self.drafter.observe(steps)
-        return [_later(step, (perf_counter() - start) / len(steps)) for step in steps]
+        took = perf_counter() - start
+        return [_later(step, took / len(steps) + _opening(step.session)) for step in steps]
 
     def _decode(self, sessions: list[Session]) -> list[Step]:
         start = perf_counter()
@@ -165,8 +166,7 @@ class Engine:
             self.backend.commit(session.slot, [])
             session.cached += len(part)
         chunks = perf_counter() - start
-        step = self._forward([session], [session.pending], [EMPTY], [0], session.opening)[0]
-        session.opening = 0.0
+        step = self._forward([session], [session.pending], [EMPTY], [0], 0.0)[0]
         times = replace(step.times, score=step.times.score + chunks)
         if step.hidden is not None:
             return replace(step, fed=fed, times=times, hidden=np.concatenate([*hidden, step.hidden]))
@@ -230,5 +230,11 @@ class Engine:
 
 
 def _later(step: Step, seconds: float) -> Step:
-    """A step with what learning from it took, this session's share: a part of what drafting takes."""
+    """A step with what more its drafter took, this session's share: a part of what drafting takes."""
     return replace(step, times=replace(step.times, propose=step.times.propose + seconds * step.batch))
+
+
+def _opening(session: Session) -> float:
+    """What the drafter took when the session began, counted once: with its first step, whatever kind of step that is."""
+    seconds, session.opening = session.opening, 0.0
+    return seconds

@@ -127,6 +127,17 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> Any:
     return out
 
 
+def agreeing(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """A rich table of `bench.agreement`: by method what was measured and what a replay says."""
+    out = _table("method")
+    for head in ("same", "tokens a step\nlive", "in replay", "change", ""):
+        out.add_column(head, justify="right", no_wrap=True)
+    for row in rows:
+        cells = (_number(row["live"]), _number(row["replayed"]), _change(row if row["change"] is not None else None))
+        out.add_row(row["drafter"], f"{row['same']}/{row['items']}", *cells, "agrees" if row["agrees"] else "differs")
+    return out
+
+
 def _values(found: Mapping[str, Any] | None) -> str:
     return "" if found is None else f"{found['before']:.2f}→{found['after']:.2f}"
 
