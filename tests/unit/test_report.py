@@ -14,6 +14,7 @@ import pytest
 from echodraft.bench.report import gather
 from echodraft.bench.result import Measurement
 from echodraft.errors import UsageError
+from echodraft.render.html import marks
 from echodraft.render.html_report import page
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -105,7 +106,7 @@ def test_the_figures_of_each_section_are_those_of_the_measurements(tmp_path: Pat
     # 60 tokens; prefill 6 s, propose 3 s, score 12 s, accept and commit 1.5 s each
     assert seen.row("Where the time goes", "suffix").endswith("400.0 100.0 50.0 200.0 25.0 25.0 –")
     assert seen.row("Where the time goes", "none").endswith("400.0 100.0 – – – – 300.0")
-    assert "suffix 20.0%, pool 10.0% 70.0%" in seen.row("Who guessed the output", "suffix ")
+    assert "suffix 20.0% pool 10.0% 70.0%" in seen.row("Who guessed the output", "suffix ")
     assert "18 / 48" in seen.row("Figures", "suffix")
     assert seen.row("settings.model") == "settings.model m"
 
@@ -216,3 +217,9 @@ def test_a_page_runs_no_text_and_fetches_nothing(tmp_path: Path) -> None:
     assert not [value for _, values in seen.tags for key, value in values.items() if key.startswith("on") or key == "src"]
     assert all((values["href"] or "").startswith("#") for _, values in seen.tags if "href" in values)
     assert "script-src 'none'" in next(values["content"] or "" for _, values in seen.tags if values.get("http-equiv"))
+
+
+def test_who_stands_side_by_side_has_another_colour_and_everybody_keeps_one() -> None:
+    groups = [["a"], ["b", "a"], [f"c{i}" for i in range(5)] + ["a"], ["b", "d"]]
+    hues = marks(groups)
+    assert [len({hues[name] for name in group}) for group in groups] == [1, 2, 6, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -34,17 +35,29 @@ def write(path: Path, page: str) -> None:
         raise UsageError(f"The page cannot be written to '{path}': {error.strerror}. Name another file.") from error
 
 
-def marks(names: Iterable[str]) -> dict[str, int]:
-    """A colour number for each name, in order of appearance."""
-    return {name: number % HUES for number, name in enumerate(dict.fromkeys(names))}
+def marks(groups: Iterable[Iterable[str]]) -> dict[str, int]:
+    """A colour number for each name, one for all groups; names that stand in one group differ as far as the colours go."""
+    out: dict[str, int] = {}
+    for group in groups:
+        names = list(dict.fromkeys(group))
+        for name in names:
+            if name not in out:
+                near = Counter(out[other] for other in names if other in out)
+                out[name] = min(range(HUES), key=lambda hue: near[hue])
+    return out
 
 
 def _environment() -> Environment:
     made = Environment(
         loader=PackageLoader("echodraft.render"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"figure": figure, "percent": percent}
+    made.filters |= {"figure": figure, "percent": percent, "breakable": breakable}
     return made
+
+
+def breakable(name: str) -> Markup:
+    """The name of a method, which may be broken between its knobs."""
+    return Markup(":<wbr>").join(name.split(":"))
 
 
 def figure(value: float | None, digits: int = 2) -> str:

@@ -15,6 +15,8 @@ BASELINE = "none"
 PHASES = ("prefill", "propose", "score", "accept", "commit", "decode")
 """In the order of the bars; "decode" is for methods that do not tell its phases."""
 DEEPEST = 12
+FEW = 10
+"""Steps; a share of fewer is shown pale."""
 LONGEST = 400
 """Tokens of a sample that are shown."""
 MODEL = "the model"
@@ -25,11 +27,11 @@ UNKNOWN = "drafted"
 def page(title: str, runs: Sequence[Row], samples: int = 2) -> str:
     """A self-contained page of these runs (`bench.report.gather`), with so many sample outputs of each category."""
     measurements = [m for run in runs for m in run["measurements"]]
-    hues = marks(source for m in measurements for source in _by_source(m))
+    hues = marks([source for m in own for source in _by_source(m)] for own in _methods(measurements).values())
     return render(
         "report.html",
         title=title,
-        hues=hues,
+        few=FEW,
         phases={phase: number for number, phase in enumerate(PHASES)},
         runs=[
             {
@@ -189,6 +191,7 @@ def _panel(m: Row, plain: Row, gap: float | None, hues: Mapping[str, int]) -> di
         "steps": m["steps"],
         "emitted": len(ids),
         "finish": m["finish"],
+        "hues": {source: hues[source] for source in dict.fromkeys(earned[:LONGEST]) if source in hues},
     }
 
 

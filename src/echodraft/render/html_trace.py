@@ -12,7 +12,7 @@ from echodraft.render.html import marks, render
 def page(trace: Tracing, requests: Sequence[Request]) -> str:
     """A self-contained page of these requests."""
     header = trace.header
-    hues = marks(source for request in requests for step in request.steps for source in step.draft.source)
+    hues = marks([source for step in request.steps for source in step.draft.source] for request in requests)
     drafter = header.get("drafter") or ""
     about = {
         "model": header.get("model"),
