@@ -170,16 +170,21 @@ def _words(text: Text) -> Text | None:
 def draft_part(target: Decoder, draft: Decoder) -> DraftModel:
     """The draft model as drafters get it."""
     backend, curve = draft.engine.backend, curve_for(draft.name, draft.engine.backend)
-    own = curve_for(target.name, target.engine.backend)
+    cost = relative_cost(curve, backend, curve_for(target.name, target.engine.backend), target.engine.backend)
+    return draft_model(target.text, draft, backend, curve, cost)
+
+
+def draft_model(text: Text, draft: Decoder, backend: Backend, curve: CostCurve, cost: float) -> DraftModel:
+    """A draft model beside a target with this `text`: `backend` is the draft's own or one that stands for it."""
     return DraftModel(
         backend,
         # What it makes up is not for other requests to see.
         lambda name: make_drafter(name, {}, {"text": _words(draft.text), "memory": Memory(limits=Limits(tokens=0, days=0.0))}),
         lambda drafter: make_policy("auto", curve, drafter),
         draft.text.eos,
-        cost=relative_cost(curve, backend, own, target.engine.backend),
+        cost=cost,
         curve=curve,
-        reading=None if target.text.same_ids(draft.text) else lambda: OtherIds(target.text, draft.text),
+        reading=None if text.same_ids(draft.text) else lambda: OtherIds(text, draft.text),
         name=draft.name,
     )
 
@@ -187,11 +192,11 @@ def draft_part(target: Decoder, draft: Decoder) -> DraftModel:
 def _bound(memory: Memory | None, decoder: Decoder) -> Memory | None:
     """The memory, told whose it is."""
     if memory is not None:
-        memory.bind(_identity(decoder))
+        memory.bind(identity_of(decoder))
     return memory
 
 
-def _identity(decoder: Decoder) -> Identity:
+def identity_of(decoder: Decoder) -> Identity:
     """Whose tokens the decoder makes. Worked out once: it takes a look at every weight."""
     if decoder.identity is None:
         backend = decoder.engine.backend

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from echodraft.backends.memo import MemoBackend
 from echodraft.backends.replay import Trajectory
 from echodraft.bench.methods import parse
 from echodraft.bench.recording import TOP, Entry, Recording
@@ -21,6 +22,7 @@ from echodraft.build import check_budget, make_drafter, make_policy, takes
 from echodraft.core.accept import Check, Stops
 from echodraft.core.backend import Need
 from echodraft.core.budget import CPU_CURVE, CostCurve
+from echodraft.core.draft_model import DraftModel
 from echodraft.core.drafter import Drafter, Words
 from echodraft.core.engine import Engine
 from echodraft.core.step import Step
@@ -41,6 +43,7 @@ class Replayed:
     stats     the counts; its seconds are those of a forward that costs nothing
     scored    nodes scored, by the drafter that guessed them
     forwards  rows and context length of every step
+    drafting  those of every forward of the draft model, what it read of the prompt included
     """
 
     entry: Entry
@@ -48,6 +51,7 @@ class Replayed:
     stats: Stats = field(default_factory=Stats)
     scored: Counter[str] = field(default_factory=Counter)
     forwards: list[tuple[int, int]] = field(default_factory=list)
+    drafting: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, step: Step) -> None:
         """Count one step."""
@@ -83,6 +87,8 @@ def replay(
     curve: CostCurve = CPU_CURVE,
     carry: bool = True,
     words: Words | None = None,
+    draft: DraftModel | None = None,
+    memory: Memory | None = None,
     told: Callable[[Replayed], None] = lambda _: None,
     watch: Callable[[Step], None] = lambda _: None,
 ) -> list[Replayed]:
@@ -91,12 +97,14 @@ def replay(
     budget  "auto" plans drafts on `curve`; a number is the size of every draft
     carry   what the drafter remembers goes from request to request; its memory is its own
     words   the recorded model's text, for drafters that read it
+    draft   the draft model, for drafters that need one: `bench.draft` loads it with a memo
+    memory  what it remembers at first, and in the end; by default nothing
     told    hears of every request, `watch` of every step
 
     Raises `UsageError` for drafters that cannot be replayed.
     """
-    memory = Memory()
-    drafter, own = _drafter(method, memory, words)
+    memory = Memory() if memory is None else memory
+    drafter, own = _drafter(method, memory, words, draft)
     budget = budget if own is None else own
     check_budget(budget)
     policy = make_policy(0 if drafter.name == "none" else budget, curve, drafter)
@@ -112,6 +120,7 @@ def replay(
                 watch(step)
         assert session.output == trajectory.output
         engine.close(session)
+        record.drafting = _drain(draft)
         if not carry:
             memory.forget(session.tenant)
             engine.policy = make_policy(0 if drafter.name == "none" else budget, curve, drafter)
@@ -120,27 +129,33 @@ def replay(
     return done
 
 
+def _drain(draft: DraftModel | None) -> list[tuple[int, int]]:
+    """The draft model's forwards since the last time."""
+    if draft is None or not isinstance(draft.backend, MemoBackend):
+        return []
+    forwards, draft.backend.forwards = draft.backend.forwards, []
+    return forwards
+
+
 def ends(length: int, finish: str) -> Check:
     """Ends an output where it ended when it was recorded."""
     return lambda tokens, prompt_length: finish if len(tokens) - prompt_length >= length else None
 
 
-def refuse_live(drafter: Drafter, words: Words | None) -> None:
+def refuse_live(drafter: Drafter, words: Words | None, draft: DraftModel | None = None) -> None:
     """Raises `UsageError` where a recording does not hold what the drafter needs."""
-    why = ""
     if fidelity(drafter) == "live":
-        why = "needs the model's answers to rejected drafts"
-    elif Need.MODEL in drafter.needs:
-        why = "needs a draft model"
-    if why:
-        raise UsageError(f"Drafter '{drafter.name}' {why}, which a recording does not hold. Measure it live: echodraft bench.")
+        why = "needs the model's answers to rejected drafts, which a recording does not hold. Measure it live: echodraft bench."
+        raise UsageError(f"Drafter '{drafter.name}' {why}")
+    if Need.MODEL in drafter.needs and draft is None:
+        raise UsageError(f"Drafter '{drafter.name}' needs a draft model. Name one with --draft-model.")
     if Need.TEXT in drafter.needs and words is None:
         raise UsageError(f"Drafter '{drafter.name}' reads text, and the recorded model's tokenizer is not here. Name it with --tokenizer.")
 
 
-def text_of(recording: Recording, methods: Sequence[str], tokenizer: str | None) -> Words | None:
-    """The recorded model's text if one of the `methods` reads it and its tokenizer is here. Raises `UsageError`."""
-    if not any(takes(parse(method)[0], "text") for method in methods):
+def text_of(recording: Recording, methods: Sequence[str], tokenizer: str | None) -> Text | None:
+    """The recorded model's text if one of the `methods` reads it, or has a draft model, and its tokenizer is here. Raises `UsageError`."""
+    if not any(takes(parse(method)[0], part) for method in methods for part in ("text", "draft_model")):
         return None
     where = tokenizer or recording.manifest.get("model", "")
     if tokenizer is None and not Path(where).expanduser().exists():
@@ -164,6 +179,7 @@ def compare(
     cost: CostCurve | None = None,
     carry: bool = True,
     words: Words | None = None,
+    draft: DraftModel | None = None,
     told: Callable[[str], None] = lambda _: None,
 ) -> Iterator[dict[str, Any]]:
     """Every method with every budget: "drafter", "budget", "replay" (exact or approximate), and the counts of "all" and "without_repeats".
@@ -176,15 +192,19 @@ def compare(
     """
     if cost is None and any("best" in _budgets(method, budgets) for method in methods):
         raise UsageError("The best of several budgets is the one that is fastest: say what forwards cost with --cost.")
-    worth = {method: fidelity(_drafter(method, Memory(), words)[0], corpus.recording.top) for method in methods}
+    worth = {method: fidelity(_drafter(method, Memory(), words, draft)[0], corpus.recording.top) for method in methods}
     for method in methods:
         for budget in _budgets(method, budgets):
             best: tuple[float, str | int, list[Replayed]] = (-1.0, budget, [])
             for size in GRID if budget == "best" else [budget]:
                 label = f"{method} {size}"
                 curve = CPU_CURVE if cost is None else cost
-                found = replay(corpus, method, size, curve=curve, carry=carry, words=words, told=lambda _, said=label: told(said))
-                fast = (speedup(found, cost) if cost is not None else None) or 0.0
+
+                def heard(_: Replayed, said: str = label) -> None:
+                    told(said)
+
+                found = replay(corpus, method, size, curve=curve, carry=carry, words=words, draft=draft, told=heard)
+                fast = (speedup(found, cost, draft) if cost is not None else None) or 0.0
                 if fast > best[0]:
                     best = fast, size, found
             _, size, found = best
@@ -192,8 +212,8 @@ def compare(
                 "drafter": method,
                 "budget": f"best: {size}" if budget == "best" else size,
                 "replay": worth[method],
-                "all": summarise(found, cost),
-                "without_repeats": summarise([record for record in found if not record.repeated], cost),
+                "all": summarise(found, cost, draft),
+                "without_repeats": summarise([record for record in found if not record.repeated], cost, draft),
             }
 
 
@@ -207,34 +227,48 @@ def _budgets(method: str, budgets: Sequence[str | int]) -> Sequence[str | int]:
     return budgets if own is None else [own]
 
 
-def _drafter(method: str, memory: Memory, words: Words | None) -> tuple[Drafter, str | int | None]:
+def _drafter(method: str, memory: Memory, words: Words | None, draft: DraftModel | None) -> tuple[Drafter, str | int | None]:
     """The drafter of a method, and its own budget if it names one. Raises `UsageError` where it cannot be replayed."""
     name, knobs = parse(method)
     own = knobs.pop("budget", None)
-    drafter = make_drafter(name, knobs, {"memory": memory, "text": words})
-    refuse_live(drafter, words)
+    drafter = make_drafter(name, knobs, {"memory": memory, "text": words, "draft_model": draft})
+    refuse_live(drafter, words, draft)
     return drafter, own
 
 
-def speedup(records: Sequence[Replayed], curve: CostCurve) -> float | None:
+def speedup(records: Sequence[Replayed], curve: CostCurve, draft: DraftModel | None = None) -> float | None:
     """Estimated speed-up over plain decoding: plain steps for the same tokens / cost of the steps that were made.
 
-    In forwards of one row at the same context; what the drafter itself takes is not in it. None where there was no step.
+    In forwards of one row at the same context. All that a draft model computes is in it; what else drafting takes is not. None where there
+    was no step.
     """
+    tokens = sum(record.stats.emitted - record.stats.prefill_emitted for record in records)
+    cost = price([each for record in records for each in record.forwards], curve) + drafting_cost(records, draft)
+    return tokens / cost if cost else None
+
+
+def drafting_cost(records: Sequence[Replayed], draft: DraftModel | None) -> float:
+    """What the draft model's forwards cost, in plain steps of the target."""
+    return 0.0 if draft is None else draft.cost * price([each for record in records for each in record.drafting], draft.curve)
+
+
+def price(forwards: Sequence[tuple[int, int]], curve: CostCurve) -> float:
+    """What forwards cost that have so many rows behind so much context, in those of one row at the same context."""
     tables: dict[int, NDArray[np.float64]] = {}
-    cost = tokens = 0.0
-    for record in records:
-        tokens += record.stats.emitted - record.stats.prefill_emitted
-        for rows, context in record.forwards:
-            table = tables.get(context)
-            if table is None or len(table) <= rows:
-                table = tables[context] = curve.table(max(64, rows), context)
-            cost += table[rows] / table[1]
-    return float(tokens / cost) if cost else None
+    cost = 0.0
+    for rows, context in forwards:
+        table = tables.get(context)
+        if table is None or len(table) <= rows:
+            table = tables[context] = curve.table(max(64, rows), context)
+        cost += float(table[rows] / table[1])
+    return cost
 
 
-def summarise(records: Sequence[Replayed], curve: CostCurve | None) -> dict[str, Any]:
-    """The counts of many requests as plain values, named as in `docs/counts.md`; `reached` and `kept` by depth, from 1 on."""
+def summarise(records: Sequence[Replayed], curve: CostCurve | None, draft: DraftModel | None = None) -> dict[str, Any]:
+    """The counts of many requests as plain values, named as in `docs/counts.md`; `reached` and `kept` by depth, from 1 on.
+
+    `draft_forwards` of the draft model, and `draft_cost` of all of them in plain steps.
+    """
     total = Stats.total(record.stats for record in records)
     means = [record.stats.mean_accepted for record in records if record.stats.steps]
     scored: Counter[str] = sum((record.scored for record in records), Counter())
@@ -252,5 +286,7 @@ def summarise(records: Sequence[Replayed], curve: CostCurve | None) -> dict[str,
         "reached": by_depth(total.reached),
         "kept": by_depth(total.kept),
         "by_source": {name: {"scored": scored[name], "accepted": total.by_source[name]} for name in sorted(scored)},
-        "speedup": speedup(records, curve) if curve is not None else None,
+        "draft_forwards": sum(len(record.drafting) for record in records),
+        "draft_cost": drafting_cost(records, draft),
+        "speedup": speedup(records, curve, draft) if curve is not None else None,
     }

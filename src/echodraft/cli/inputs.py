@@ -22,6 +22,9 @@ DraftModel = Annotated[str | None, typer.Option("--draft-model", metavar="MODEL"
 QUANTIZE = "int8: the draft model's weights in 8 bits on a CPU; the output stays as it is."
 DraftQuantize = Annotated[str | None, typer.Option("--draft-quantize", metavar="int8", help=QUANTIZE, show_default=False)]
 """The option --draft-quantize."""
+PRICE = "A forward of the draft model: plain steps of the model (0.3), or a curve as for --cost. Default: as measured by echodraft cost."
+DraftCost = Annotated[str | None, typer.Option("--draft-cost", metavar="X|FILE|NAME", help=PRICE, show_default=False)]
+"""The option --draft-cost of what runs on recordings."""
 
 
 def read_prompt(given: str | None, raw: bool) -> str:

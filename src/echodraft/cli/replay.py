@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from echodraft.cli import console
+from echodraft.cli.inputs import DraftCost, DraftModel, DraftQuantize
 from echodraft.cli.progress import Bar
 
 BUDGET = "Draft where it pays; nodes each step; or the best of fixed sizes (needs --cost). Several, comma-separated."
@@ -19,6 +20,9 @@ def command(
     drafters: Annotated[str, typer.Option("--drafters", help="Comma-separated; name:key=value sets a knob.")] = "suffix",
     budget: Annotated[str, typer.Option("--budget", metavar="auto|N|best[,…]", help=BUDGET)] = "auto",
     cost: Annotated[str | None, typer.Option("--cost", metavar="FILE|NAME", help=COST, show_default=False)] = None,
+    draft_model: DraftModel = None,
+    draft_quantize: DraftQuantize = None,
+    draft_cost: DraftCost = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="The first N requests.", show_default=False)] = None,
     memory: Annotated[str, typer.Option("--memory", metavar="carry|cold", help="Remember from request to request, or not.")] = "carry",
     no_repeats: Annotated[bool, typer.Option("--no-repeats", help="Only count prompts that did not occur before.")] = False,
@@ -31,7 +35,10 @@ def command(
 
     Try drafters on recorded outputs, without the model: real drafters, real engine, real budgets. Counts equal those of a live run for
     drafters that use tokens and hidden states; those marked ≈ also learn from rejected drafts, of which a recording knows nothing.
+
+    A draft model runs for real, once: what it says is kept beside the recording, and the next replay asks it for what is new.
     """
+    from echodraft.bench.draft import load_draft
     from echodraft.bench.recording import Recording
     from echodraft.bench.replay import Corpus, compare, count_runs, text_of
     from echodraft.curves import find_curve
@@ -46,13 +53,22 @@ def command(
     curve = find_curve(cost) if cost is not None else None
     corpus = Corpus(Recording(recording), limit)
     words = text_of(corpus.recording, names, tokenizer)
+    drafting = None
+    if draft_model is not None:
+        console.status("Loading the draft model…")
+        drafting = load_draft(corpus.recording, words, draft_model, draft_quantize, draft_cost, curve)
+        console.status("")
+    model = drafting and drafting.model
     rows: list[dict[str, Any]] = []
     interrupted = False
     try:
         with Bar(count_runs(names, budgets) * len(corpus.entries)) as bar:
-            rows.extend(compare(corpus, names, budgets, curve, memory == "carry", words, lambda name: bar.advance(1, name)))
+            rows.extend(compare(corpus, names, budgets, curve, memory == "carry", words, model, lambda name: bar.advance(1, name)))
     except KeyboardInterrupt:
         interrupted = True
+    finally:
+        if drafting is not None:
+            drafting.save()
     repeats = sum(corpus.repeated)
     if no_repeats:
         for row in rows:
@@ -61,6 +77,7 @@ def command(
         manifest = corpus.recording.manifest
         about = {"recording": str(recording), **{key: manifest.get(key) for key in ("model", "dtype", "suite")}}
         counts = {"requests": len(corpus.entries), "repeats": repeats, "memory": memory, "cost": curve and curve.name}
+        counts |= {"draft_model": draft_model, "draft_quantize": draft_quantize, "draft_cost": model and model.cost}
         console.json_object({**about, **counts, "results": rows})
     else:
         from rich.console import Console
@@ -70,7 +87,7 @@ def command(
         screen = Console() if Console().is_terminal else Console(width=110)
         for table in tables(rows, repeats > 0 and not no_repeats, curve is not None):
             screen.print(table)
-        for line in notes(rows, len(corpus.entries), repeats, memory, curve and curve.name):
+        for line in notes(rows, len(corpus.entries), repeats, memory, curve and curve.name, model and model.cost):
             console.note(line)
     if interrupted:
         console.note("Interrupted: what was finished is shown.")

@@ -25,16 +25,17 @@ def tables(rows: Sequence[Mapping[str, Any]], repeats: bool, costed: bool) -> li
             made.add_column(head, justify="right", no_wrap=True)
         return made
 
+    drafting = any(row.get("all", row["without_repeats"])["draft_forwards"] for row in rows)
     heads = ("budget", "requests", "steps", "tokens\na step", "mean of\nrequests", "block\neff.", "drafted", "verified", "accepted")
-    counts = table("", *heads, *(["×"] if costed else []))
+    counts = table("", *heads, *(["drafting\na step"] if drafting else []), *(["×"] if costed else []))
     depths = table("Accepted at each depth, of the steps that came there and had a child", "budget", *map(str, DEPTHS))
     sources = table("Accepted, by who guessed", "budget", "guessed by", "verified", "accepted", "share")
     for row in rows:
         name, budget = ("≈ " if row["replay"] == "approximate" else "") + row["drafter"], str(row["budget"])
         held = row.get("all", row["without_repeats"])
-        counts.add_row(name, budget, *_cells(held, costed))
+        counts.add_row(name, budget, *_cells(held, drafting, costed))
         if repeats:
-            counts.add_row("  no repeats", "", *_cells(row["without_repeats"], costed))
+            counts.add_row("  no repeats", "", *_cells(row["without_repeats"], drafting, costed))
         shares = [f"{kept / reached:.0%}" if reached else "" for reached, kept in zip(held["reached"], held["kept"], strict=False)]
         depths.add_row(name, budget, *(shares[d - 1] if d <= len(shares) else "" for d in DEPTHS))
         for source, n in held["by_source"].items():
@@ -42,18 +43,25 @@ def tables(rows: Sequence[Mapping[str, Any]], repeats: bool, costed: bool) -> li
     return [counts, depths, sources]
 
 
-def _cells(held: Mapping[str, Any], costed: bool) -> list[str]:
+def _cells(held: Mapping[str, Any], drafting: bool, costed: bool) -> list[str]:
     cells = [f"{held[key]:,}" for key in ("requests", "steps")]
     cells += [f"{held[key]:.2f}" for key in ("mean_accepted", "mean_accepted_macro", "block_efficiency")]
     cells += [f"{held[key]:,}" for key in ("drafted", "verified", "accepted")]
+    if drafting:
+        cells.append(f"{held['draft_cost'] / max(1, held['steps']):.2f}")
     return cells + ([f"{held['speedup']:.2f}" if held["speedup"] else ""] if costed else [])
 
 
-def notes(rows: Sequence[Mapping[str, Any]], requests: int, repeats: int, memory: str, curve: str | None) -> list[str]:
+def notes(
+    rows: Sequence[Mapping[str, Any]], requests: int, repeats: int, memory: str, curve: str | None, draft: float | None = None
+) -> list[str]:
     """What has to be said beside the tables."""
     out = [f"{requests} requests, of which {repeats} repeat an earlier prompt; memory: {memory}."]
     if curve is not None:
-        out.append(f"× is estimated from the cost curve '{curve}'; the time that drafting takes is not in it.")
+        models = "all that the draft model reads and says is in it, what else drafting takes" if draft else "the time that drafting takes"
+        out.append(f"× is estimated from the cost curve '{curve}'; {models} is not.")
+    if draft is not None:
+        out.append(f"A forward of the draft model costs {draft:.2f} plain steps; drafting a step is in plain steps, too.")
     if any(row["replay"] == "approximate" for row in rows):
         out.append("≈ approximate: live, this drafter also learns from rejected drafts, of which a recording knows nothing.")
     return out
