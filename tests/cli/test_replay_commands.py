@@ -184,3 +184,24 @@ def test_a_run_that_a_replay_cannot_repeat_is_refused(
     done = cli("compare", apart / "live", apart / "r")
     assert done.code == 2
     assert told in done.err
+
+
+def test_a_draft_model_is_asked_once_and_its_answers_are_kept_beside_the_recording(
+    cli: Cli, suite: Path, folder: Path, apart: Path
+) -> None:
+    cli("record", "-m", folder, "--suite", suite, "--out", apart / "r", "-n", 12, "--dtype", "float32")
+    call = ("replay", apart / "r", "--drafters", "speculative", "--budget", "3", "--cost", "gpu-flat", "--draft-model", folder)
+    unknown = cli(*call)
+    assert unknown.code == 2
+    assert "--draft-cost" in unknown.err
+    told = [json.loads(cli(*call, "--draft-cost", "0.1", "--json").out) for _ in range(2)]
+    assert told[0] == told[1]
+    assert len(list((apart / "r").glob("memo-*.safetensors"))) == 1
+    (row,) = told[0]["results"]
+    assert (told[0]["draft_cost"], row["replay"]) == (0.1, "exact")
+    assert row["all"]["draft_cost"] == pytest.approx(0.1 * row["all"]["draft_forwards"])
+    tokens, steps = row["all"]["emitted"] - 3, row["all"]["steps"]
+    assert row["all"]["speedup"] == pytest.approx(tokens / (steps + row["all"]["draft_cost"]))
+    shown = cli(*call, "--draft-cost", "0.1")
+    assert "drafting" in shown.out
+    assert "0.10 plain steps" in shown.err
