@@ -205,3 +205,18 @@ def test_a_draft_model_is_asked_once_and_its_answers_are_kept_beside_the_recordi
     shown = cli(*call, "--draft-cost", "0.1")
     assert "drafting" in shown.out
     assert "0.10 plain steps" in shown.err
+
+
+def test_an_ablation_prints_its_tables_and_lists_its_settings(cli: Cli, suite: Path, folder: Path, apart: Path) -> None:
+    cli("record", "-m", folder, "--suite", suite, "--out", apart / "r", "-n", 12, "--dtype", "float32")
+    model = ("--draft-model", folder, "--draft-cost", "0.2", "--cost", "cpu-zen3")
+    shown = cli("ablate", "ouroboros", apart / "r", "--tables", "mechanisms,tree", "--budget", 8, *model)
+    assert shown.code == 0, shown.err
+    assert "+ 4 phrases from history" in shown.out
+    assert "one forward a branch" in shown.out
+    told = json.loads(cli("ablate", "oilbird", apart / "r", "--tables", "k", "--budget", 8, "--json").out)
+    assert [row["drafter"] for row in told["tables"]["k"]] == [f"oilbird:k={k}" for k in (1, 2, 4, 8, 16)]
+    listed = cli("ablate", "ouroboros", "--tables", "mechanisms", "--list").out
+    assert listed.startswith("speculative:gamma=12:top_k=1,ouroboros:")
+    for wrong in (("suffix", apart / "r"), ("ouroboros",), ("ouroboros", apart / "r", "--tables", "locality", *model)):
+        assert cli("ablate", *wrong).code == 2

@@ -44,6 +44,7 @@ class Replayed:
     scored    nodes scored, by the drafter that guessed them
     forwards  rows and context length of every step
     drafting  those of every forward of the draft model, what it read of the prompt included
+    report    what the drafter counts itself, of this request and those before; without times, which a replay does not have
     """
 
     entry: Entry
@@ -52,6 +53,7 @@ class Replayed:
     scored: Counter[str] = field(default_factory=Counter)
     forwards: list[tuple[int, int]] = field(default_factory=list)
     drafting: list[tuple[int, int]] = field(default_factory=list)
+    report: dict[str, float] = field(default_factory=dict)
 
     def add(self, step: Step) -> None:
         """Count one step."""
@@ -121,6 +123,7 @@ def replay(
         assert session.output == trajectory.output
         engine.close(session)
         record.drafting = _drain(draft)
+        record.report = {name: value for name, value in drafter.report().items() if not name.endswith("_seconds")}
         if not carry:
             memory.forget(session.tenant)
             engine.policy = make_policy(0 if drafter.name == "none" else budget, curve, drafter)
@@ -172,6 +175,11 @@ def fidelity(drafter: Drafter, top: int = TOP) -> str:
     return drafter.replay or "exact"
 
 
+def worth(corpus: Corpus, method: str, words: Words | None, draft: DraftModel | None) -> str:
+    """`fidelity` of a method over a recording. Raises `UsageError` where it cannot be replayed."""
+    return fidelity(_drafter(method, Memory(), words, draft)[0], corpus.recording.top)
+
+
 def compare(
     corpus: Corpus,
     methods: Sequence[str],
@@ -192,7 +200,7 @@ def compare(
     """
     if cost is None and any("best" in _budgets(method, budgets) for method in methods):
         raise UsageError("The best of several budgets is the one that is fastest: say what forwards cost with --cost.")
-    worth = {method: fidelity(_drafter(method, Memory(), words, draft)[0], corpus.recording.top) for method in methods}
+    worths = {method: worth(corpus, method, words, draft) for method in methods}
     for method in methods:
         for budget in _budgets(method, budgets):
             best: tuple[float, str | int, list[Replayed]] = (-1.0, budget, [])
@@ -211,8 +219,9 @@ def compare(
             yield {
                 "drafter": method,
                 "budget": f"best: {size}" if budget == "best" else size,
-                "replay": worth[method],
+                "replay": worths[method],
                 "all": summarise(found, cost, draft),
+                "report": found[-1].report,
                 "without_repeats": summarise([record for record in found if not record.repeated], cost, draft),
             }
 

@@ -18,18 +18,11 @@ def tables(rows: Sequence[Mapping[str, Any]], repeats: bool, costed: bool) -> li
     costed   show the estimated speed-up
     """
 
-    def table(title: str, *heads: str) -> Table:
-        made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left")
-        made.add_column("drafter", overflow="fold", min_width=13)
-        for head in heads:
-            made.add_column(head, justify="right", no_wrap=True)
-        return made
-
     drafting = any(row.get("all", row["without_repeats"])["draft_forwards"] for row in rows)
     heads = ("budget", "requests", "steps", "tokens\na step", "mean of\nrequests", "block\neff.", "drafted", "verified", "accepted")
-    counts = table("", *heads, *(["drafting\na step"] if drafting else []), *(["×"] if costed else []))
-    depths = table("Accepted at each depth, of the steps that came there and had a child", "budget", *map(str, DEPTHS))
-    sources = table("Accepted, by who guessed", "budget", "guessed by", "verified", "accepted", "share")
+    counts = _table("", "drafter", *heads, *(["drafting\na step"] if drafting else []), *(["×"] if costed else []))
+    depths = _table("Accepted at each depth, of the steps that came there and had a child", "drafter", "budget", *map(str, DEPTHS))
+    sources = _table("Accepted, by who guessed", "drafter", "budget", "guessed by", "verified", "accepted", "share")
     for row in rows:
         name, budget = ("≈ " if row["replay"] == "approximate" else "") + row["drafter"], str(row["budget"])
         held = row.get("all", row["without_repeats"])
@@ -41,6 +34,52 @@ def tables(rows: Sequence[Mapping[str, Any]], repeats: bool, costed: bool) -> li
         for source, n in held["by_source"].items():
             sources.add_row(name, budget, source, f"{n['scored']:,}", f"{n['accepted']:,}", f"{n['accepted'] / n['scored']:.0%}")
     return [counts, depths, sources]
+
+
+def ablation(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A table of `bench.ablation.ablate`."""
+    extra = [(name, head) for name, head in REPORTED if any(name in row["report"] for row in rows)]
+    table = _table(
+        title, "", "remembered", "steps", "tokens\na step", *(head for _, head in extra), "rows\na step", "drafting\na step", "×"
+    )
+    for row in rows:
+        held, steps = row["all"], max(1, row["all"]["steps"])
+        table.add_row(
+            ("≈ " if row["replay"] == "approximate" else "") + row["setting"],
+            HELD[row["held"]],
+            f"{held['steps']:,}",
+            f"{held['mean_accepted']:.2f}",
+            *(f"{row['report'][name]:.2f}" if name in row["report"] else "" for name, _ in extra),
+            f"{1 + (held['verified'] + held['probes']) / steps:.1f}",
+            f"{held['draft_cost'] / steps:.2f}" if held["draft_cost"] else "",
+            f"{held['speedup']:.2f}" if held["speedup"] else "",
+        )
+    return table
+
+
+HELD = {"carried": "its own, carried", "request": "this request's", "cold": "nothing", "other": "another task's first"}
+REPORTED = (
+    ("accepted_prefix", "A"),
+    ("suffix_tokens", "by\nphrases"),
+    ("draft_tokens_per_forward", "c"),
+)
+"""What a drafter counts itself that an ablation shows."""
+
+
+def ways(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A table of `bench.ablation.verify_trees`."""
+    table = _table("tree", rows[0]["drafter"] if rows else "", "forwards", "rows", "×")
+    for row in rows:
+        table.add_row(row["way"], f"{row['forwards']:,}", f"{row['rows']:,}", f"{row['speedup']:.2f}" if row["speedup"] else "")
+    return table
+
+
+def _table(title: str, first: str, *heads: str) -> Table:
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left")
+    made.add_column(first, overflow="fold", min_width=13)
+    for head in heads:
+        made.add_column(head, justify="right", no_wrap=True)
+    return made
 
 
 def _cells(held: Mapping[str, Any], drafting: bool, costed: bool) -> list[str]:
