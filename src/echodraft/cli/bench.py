@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.inputs import DraftModel, DraftQuantize, MemoryLimit, read_budget, read_limits
+from echodraft.cli.inputs import DraftModel, DraftQuantize, MemoryLimit, Tuned, read_budget, read_limits
 from echodraft.cli.progress import Bar
 
 MOST = 128
@@ -24,6 +24,7 @@ def command(
     suite: Annotated[str | None, typer.Option("--suite", help=SUITE, show_default=False)] = None,
     data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help=DATA, show_default=False)] = None,
     drafters: Annotated[str, typer.Option("--drafters", help="Comma-separated; name:key=value sets a knob.")] = "prompt-lookup",
+    profile: Tuned = None,
     peers: Annotated[str, typer.Option("--peers", help="Hugging Face's own: hf, hf-pld[:tokens=10:ngram=2], hf-assisted.")] = "",
     draft_model: DraftModel = None,
     draft_quantize: DraftQuantize = None,

@@ -22,6 +22,24 @@ DraftModel = Annotated[str | None, typer.Option("--draft-model", metavar="MODEL"
 QUANTIZE = "int8: the draft model's weights in 8 bits on a CPU; the output stays as it is."
 DraftQuantize = Annotated[str | None, typer.Option("--draft-quantize", metavar="int8", help=QUANTIZE, show_default=False)]
 """The option --draft-quantize."""
+
+
+def _profile(context: typer.Context, given: Path | None) -> Path | None:
+    """What a profile says stands for flags that are not given."""
+    if given is not None:
+        from echodraft.profile import load_profile
+
+        own = {parameter.name for parameter in context.command.params}
+        flags = {name: value for name, value in load_profile(given).flags().items() if name in own}
+        context.default_map = {**(context.default_map or {}), **flags}
+    return given
+
+
+PROFILE = "What echodraft tune found: drafter, knobs, budget, draft model. Flags win."
+Tuned = Annotated[
+    Path | None, typer.Option("--profile", metavar="FILE", help=PROFILE, is_eager=True, callback=_profile, show_default=False)
+]
+"""The option --profile."""
 PRICE = "A forward of the draft model: plain steps of the model (0.3), or a curve as for --cost. Default: as measured by echodraft cost."
 DraftCost = Annotated[str | None, typer.Option("--draft-cost", metavar="X|FILE|NAME", help=PRICE, show_default=False)]
 """The option --draft-cost of what runs on recordings."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.inputs import DraftModel, DraftQuantize, MemoryLimit, open_memory, read_budget, read_prompt
+from echodraft.cli.inputs import DraftModel, DraftQuantize, MemoryLimit, Tuned, open_memory, read_budget, read_prompt
 
 Flag: Any = typer.Option
 DEFAULT_MODEL = "the embedded SmolLM2-135M-Instruct"
@@ -31,6 +31,7 @@ def command(
     drafter: Annotated[str, Flag("--drafter", "-d", help="See: echodraft ls drafters.")] = "prompt-lookup",
     draft_model: DraftModel = None,
     draft_quantize: DraftQuantize = None,
+    profile: Tuned = None,
     option: Annotated[list[str] | None, Flag("--option", "-o", metavar="KEY=VALUE", help="A knob of the drafter; repeatable.")] = None,
     max_new_tokens: Annotated[int, Flag("--max-new-tokens", "-n", help="Output tokens at most.")] = 256,
     temperature: Annotated[float, Flag("--temperature", "-t", help="0 is greedy.")] = 0.0,

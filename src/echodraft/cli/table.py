@@ -28,6 +28,7 @@ COMMANDS = {
     "record": Entry("echodraft.cli.record", "Write down what a model says to a suite, for replay."),
     "replay": Entry("echodraft.cli.replay", "Try drafters on a recording, without the model."),
     "ablate": Entry("echodraft.cli.ablate", "What each part of a method brings, by replay: the papers' tables."),
+    "tune": Entry("echodraft.cli.tune", "Find the fastest settings of a drafter, by replay and a short live check."),
     "diagnose": Entry("echodraft.cli.diagnose", "What lexical drafts miss of what was said before, and what hidden states find."),
     "cost": Entry("echodraft.cli.cost", "Measure what a forward of n tokens costs here, and keep it."),
     "store": Entry("echodraft.cli.store", "What drafters remember between runs, and corpora: info, prune, forget, export, build."),

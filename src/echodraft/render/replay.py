@@ -74,6 +74,14 @@ def ways(rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+def trials(found: Sequence[tuple[str, float, float | None]], live: bool) -> Table:
+    """What a search found: method, speed-up, and speed-up of the live check."""
+    table = _table("", "best settings", "×, live" if live else "×, estimated", *([] if live else ["×, live"]))
+    for method, speed, checked in found:
+        table.add_row(method, f"{speed:.2f}", *([] if live else ["" if checked is None else f"{checked:.2f}"]))
+    return table
+
+
 def _table(title: str, first: str, *heads: str) -> Table:
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left")
     made.add_column(first, overflow="fold", min_width=13)
