@@ -120,6 +120,16 @@ def test_a_traceback_is_there_for_those_who_ask(cli: Cli) -> None:
     assert "Traceback" not in cli(*TOY, "x", "-d", "nothing").err
 
 
+def test_a_place_that_cannot_be_written_is_told(cli: Cli, folder: Path, apart: Path) -> None:
+    (apart / "s.jsonl").write_text('{"prompt": "hello hello"}\n')
+    for command in ("record", "bench"):
+        result = cli(command, "--backend", "toy", "--suite", "s.jsonl", "--out", "s.jsonl", "-n", "2")
+        assert (result.code, result.out) == (2, "")
+        assert "Error: 's.jsonl" in result.err
+        assert "Name another" in result.err
+        assert "unexpected" not in result.err
+
+
 def test_a_fault_of_our_own_is_one_line_too(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("out of luck")

@@ -17,6 +17,8 @@ from echodraft.cli.table import COMMANDS, command, installed
 from echodraft.errors import EchodraftError, unknown_name
 
 BROKEN_PIPE = 141
+PLACES = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+"""What a file system says of a place that cannot be right; a full disk is another matter."""
 
 
 class Commands(TyperGroup):
@@ -112,5 +114,8 @@ def _told(error: Exception) -> int:
             path = context.command_path if context is not None else "echodraft"
             console.error(f"{error.format_message().rstrip('.')}{settings.origin(error)}. See: {path} -h")
         return int(getattr(error, "exit_code", 2))
+    if isinstance(error, OSError) and error.filename is not None:
+        console.error(f"'{error.filename}' cannot be used: {error.strerror}. Name another place, or see to this one.")
+        return 2 if isinstance(error, PLACES) else 1
     console.error(f"{type(error).__name__}: {error} (unexpected; --debug shows where)")
     return 1

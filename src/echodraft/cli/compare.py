@@ -9,11 +9,13 @@ import typer
 
 from echodraft.cli import console
 
+THRESHOLD = "A loss up to this is none: 5% or 0.05. Default: 5%; for a recording 3%, either way."
+
 
 def command(
     before: Annotated[Path, typer.Argument(help="Folder of echodraft bench --out.")],
     after: Annotated[Path, typer.Argument(help="Another, held against the first; or a recording of the same requests.")],
-    threshold: Annotated[str, typer.Option("--threshold", metavar="SHARE", help="A loss up to this is none: 5% or 0.05.")] = "5%",
+    threshold: Annotated[str | None, typer.Option("--threshold", metavar="SHARE", help=THRESHOLD, show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
     """Example: echodraft compare results/monday results/tuesday --threshold 3%
@@ -23,8 +25,8 @@ def command(
     "worse" stands where a loss is beyond the threshold and beyond the noise (95 % bootstrap over items); then the exit code is 3.
     Speeds of different machines are shown, not judged.
 
-    With a recording for AFTER: would its replay have said what the run measured? A drafter agrees if its tokens a step are within the
-    threshold, either way; if one does not, the exit code is 3.
+    With a recording for AFTER: does its replay say what the run measured? A drafter agrees if its tokens a step are within the
+    threshold; if one does not, the exit code is 3.
     """
     from rich.console import Console
 
@@ -35,8 +37,9 @@ def command(
     from echodraft.errors import CheckFailed, UsageError
     from echodraft.render.bench import compared
 
-    least = read_share(threshold)
-    if (after / LINES).is_file():
+    recorded = (after / LINES).is_file()
+    least = read_share(threshold or ("3%" if recorded else "5%"))
+    if recorded:
         return _replayed(before, after, least, as_json)
     manifests = [read_manifest(folder) for folder in (before, after)]
     differing = unlike(*manifests)

@@ -86,12 +86,12 @@ def command(
         from echodraft.render.replay import notes, tables
 
         screen = Console() if Console().is_terminal else Console(width=110)
-        for table in tables(rows, repeats > 0 and not no_repeats, curve is not None):
+        for table in tables(rows, repeats > 0 and not no_repeats, curve is not None) if rows else ():
             screen.print(table)
         for line in notes(rows, len(corpus.entries), repeats, memory, curve and curve.name, model and model.cost):
             console.note(line)
     if interrupted:
-        console.note("Interrupted: what was finished is shown.")
+        console.note(f"Interrupted: {'what was finished is shown' if rows else 'no drafter was finished'}.")
         raise typer.Exit(console.INTERRUPTED)
 
 
