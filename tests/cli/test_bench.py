@@ -407,3 +407,26 @@ def test_a_difference_is_told_with_its_place_and_gap(cli: Cli, base: Path, suite
         assert (found["index"], found["other"]) == (3, (found["plain"] + 1) % 300)
         assert found["gap"] > 0
     assert "hf left none in p0 at output token 3" in cli(*call).err
+
+
+def test_what_a_drafter_counts_itself_is_measured_and_shown_beside_the_speed_up(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "five.jsonl"
+    path.write_text("".join(json.dumps({"id": str(i), "prompt": f"the cat sat on the {'cat ' * (i % 2)}"}) + "\n" for i in range(5)))
+    call = ("bench", "-m", folder, "--suite", path, "-n", 12, *FLOAT, "--draft-model", folder, "--drafters", "ouroboros,suffix")
+    shown = cli(*call, "--out", "run")
+    assert shown.code == 0, shown.err
+    assert "equation 6" in shown.out
+    assert "measured ×" in shown.out
+    assert "quarter 4" in shown.out
+    rows = {row["drafter"]: row for row in json.loads(Path("run/summary.json").read_text())}
+    assert rows["suffix"]["report"] == {}
+    own = rows["ouroboros"]
+    assert own["report"]["steps"] == own["steps"]
+    assert own["report"]["tokens_per_step"] == pytest.approx(own["mean_accepted"])
+    assert [part["items"] for part in own["growth"]] == [1, 1, 1, 2]
+    pools = [part["report"]["pool_phrases"] for part in own["growth"]]
+    assert pools == sorted(pools)
+    assert pools[0] < pools[1]  # another prompt, another text
+    assert own["growth"][-1]["report"] == own["report"]
+    cold = json.loads(cli(*call, "--memory", "cold", "--json").out)["results"][1]
+    assert cold["report"]["steps"] < own["steps"]

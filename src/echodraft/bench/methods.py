@@ -147,7 +147,7 @@ class Drafted:
             self.decoder.watchers = [self.trace.watch(self.decoder.text, self.method, item.id)]
         with self.decoder.stream(item.ids, max_new_tokens=most, stop=item.stop, tenant=tenant) as stream:
             pieces = list(stream)
-        result = stream.result
+        result, report = stream.result, self.decoder.engine.drafter.report()
         if not self.remembering.carry:
             # Some of what a drafter learns lies outside its memory.
             self.memory = Memory(limits=self.remembering.limits)
@@ -157,6 +157,7 @@ class Drafted:
             "finish": result.finish_reason,
             "sources": [(source, len(list(run))) for source, run in groupby(piece.source for piece in pieces)],
             "pieces": [piece.text for piece in pieces] if self.decoder.text.tokenizer is not None else [],
+            "report": report,
             **counts(stats),
         }
         return Answer(result.ids, stats.prefill_seconds, stats.decode_seconds, details)

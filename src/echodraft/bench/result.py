@@ -34,6 +34,7 @@ class Measurement:
     peak_memory    most bytes that the process held so far: resident, or of the GPU where the model lies there
     repeated       the suite had the same prompt before
     suite          where the item is from
+    report         what the drafter counts itself, since the round began, the run was resumed or (memory cold) the request came
     """
 
     item: str
@@ -60,6 +61,7 @@ class Measurement:
     peak_memory: int = 0
     repeated: bool = False
     suite: str = ""
+    report: dict[str, float] = field(default_factory=dict)
 
     @property
     def decoded(self) -> int:

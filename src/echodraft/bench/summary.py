@@ -61,7 +61,7 @@ def summarise(measurements: Sequence[Measurement], differences: dict[str, list[D
     """One row a method, over the items that both it and plain decoding finished. What the keys mean is told in docs/benchmarks.md.
 
     `categories` has the same by category, `without_repeated` the same over items whose prompt the suite did not have before (None if there
-    is no such prompt).
+    is no such prompt). `report` is what the drafter counted itself up to the last item, `growth` what each quarter of the stream brought.
     """
     plain = _timed(m for m in measurements if m.method == BASELINE)
     rows = []
@@ -80,6 +80,8 @@ def summarise(measurements: Sequence[Measurement], differences: dict[str, list[D
                 "differences": [asdict(difference) for difference in (differences or {}).get(method, ())],
                 "categories": {name: _row(group) for name, group in groups.items()},
                 "without_repeated": _row(new) if 0 < len(new) < len(pairs) else None,
+                "report": pairs[-1][0].first.report,
+                "growth": [_growth(part) for part in _quarters(pairs)],
             }
         )
     return rows
@@ -187,6 +189,18 @@ def _row(pairs: Sequence[tuple[Timed, Timed]]) -> dict[str, Any]:
         "identical": sum(all(m.ids == b.first.ids for m in a.rounds) for a, b in pairs),
         "peak_memory": max(m.peak_memory for m in every) or None,
     }
+
+
+def _quarters(pairs: Sequence[tuple[Timed, Timed]]) -> list[Sequence[tuple[Timed, Timed]]]:
+    """Four runs of items in their order, as long as each other to within one; none of fewer than four items."""
+    n = len(pairs)
+    return [pairs[n * i // 4 : n * (i + 1) // 4] for i in range(4)] if n >= 4 else []
+
+
+def _growth(pairs: Sequence[tuple[Timed, Timed]]) -> dict[str, Any]:
+    """A quarter of the stream; `report` as it stood at its end."""
+    row = _row(pairs)
+    return {key: row[key] for key in ("items", "mean_accepted", "speedup")} | {"report": pairs[-1][0].first.report}
 
 
 def _sums(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:

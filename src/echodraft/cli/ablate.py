@@ -66,9 +66,13 @@ def command(
             for name, held in chosen.items():
                 rows = found.setdefault(name, [])
                 if name == TREE:
-                    rows.extend(verify_trees(corpus, held[0], size, curve, words, model, lambda said: bar.advance(1, said)))
+                    made = verify_trees(corpus, held[0], size, curve, words, model, lambda said: bar.advance(1, said))
                 else:
-                    rows.extend(ablate(corpus, held, size, curve, words, model, beside, lambda said: bar.advance(1, said)))
+                    made = ablate(corpus, held, size, curve, words, model, beside, lambda said: bar.advance(1, said))
+                for row in made:
+                    rows.append(row)
+                    if drafting is not None:
+                        drafting.save()  # a kill loses what one row asked
     except KeyboardInterrupt:
         interrupted = True
     finally:

@@ -137,12 +137,15 @@ def command(
     else:
         from rich.console import Console
 
-        from echodraft.render.bench import notes, table
+        from echodraft.render.bench import growth, notes, reports, table
 
         screen = Console() if Console().is_terminal else Console(width=100)
         screen.print(table(summary))
         if by:
             screen.print(table(summary, by_category=True))
+        for extra in (reports(summary), growth(summary) if memory != "cold" else None):
+            if extra is not None:
+                screen.print(extra)
         for line in notes(summary, settings):
             console.note(line)
     if interrupted:

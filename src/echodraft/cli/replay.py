@@ -64,7 +64,10 @@ def command(
     interrupted = False
     try:
         with Bar(count_runs(names, budgets) * len(corpus.entries)) as bar:
-            rows.extend(compare(corpus, names, budgets, curve, memory == "carry", words, model, lambda name: bar.advance(1, name)))
+            for row in compare(corpus, names, budgets, curve, memory == "carry", words, model, lambda name: bar.advance(1, name)):
+                rows.append(row)
+                if drafting is not None:
+                    drafting.save()  # a kill loses what one row asked
     except KeyboardInterrupt:
         interrupted = True
     finally:

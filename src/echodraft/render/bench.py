@@ -37,6 +37,34 @@ def table(results: Sequence[Mapping[str, Any]], by_category: bool = False) -> An
     return out
 
 
+def reports(results: Sequence[Mapping[str, Any]]) -> Any:
+    """A rich table of what drafters count themselves, one column a method, and the measured speed-up below; None where none does."""
+    told = [row for row in results if row["report"]]
+    if not told:
+        return None
+    out = _table("since the run began")
+    for row in told:
+        out.add_column(row["drafter"], justify="right", overflow="fold")
+    for name in dict.fromkeys(name for row in told for name in row["report"]):
+        values = [row["report"].get(name) for row in told]
+        out.add_row(name.replace("_", " "), *("" if v is None else f"{v:,.0f}" if v == int(v) else f"{v:.3f}" for v in values))
+    out.add_row("measured ×", *(_number(row["speedup"]) for row in told))
+    return out
+
+
+def growth(results: Sequence[Mapping[str, Any]]) -> Any:
+    """A rich table of the quarters of the stream, tokens a step and speed-up, of methods that draft; None for a short stream."""
+    told = [row for row in results if row["drafter"] != "none" and row["growth"] and row["steps"]]
+    if not told:
+        return None
+    out = _table("growth over the stream: tokens a step, ×")
+    for i in range(4):
+        out.add_column(f"quarter {i + 1}", justify="right", no_wrap=True)
+    for row in told:
+        out.add_row(row["drafter"], *(f"{_number(part['mean_accepted'])}, {_number(part['speedup'])}" for part in row["growth"]))
+    return out
+
+
 def _table(*names: str) -> Any:
     from rich import box
     from rich.table import Table
