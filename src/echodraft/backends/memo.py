@@ -100,44 +100,60 @@ class Sayings:
 
 
 @dataclass(slots=True)
-class Slot:
-    """One sequence.
+class Asked:
+    """A request in work: the keys of its pending tokens and of its rows, what is known of the rows, and whether the model was asked."""
 
-    keys   of its first 1, 2, … tokens
-    held   how many of its tokens the model itself has read
-    last   the last request, the keys of its pending tokens and of its rows, and whether the model was asked
-    """
+    request: Request
+    pending: list[int]
+    rows: list[int]
+    said: list[Saying | None]
+    asked: bool = False
+
+
+@dataclass(slots=True)
+class Slot:
+    """One sequence: its tokens, the keys of its first 1, 2, … tokens, and how many of them the model itself has read."""
 
     tokens: list[int] = field(default_factory=list)
     keys: list[int] = field(default_factory=list)
     held: int = 0
-    last: tuple[Request, list[int], list[int], bool] | None = None
+    last: Asked | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MemoScores:
-    """What is remembered of one forward: `ids` and `probs` [n + 1, TOP]. Greedy choices only."""
+    """What is remembered of one forward, greedy choices only. The model is asked when somebody looks at a row that is not known."""
 
-    ids: NDArray[np.int32]
-    probs: NDArray[np.float64]
+    memo: MemoBackend
+    slot: Slot
+    work: Asked
+
+    def _said(self, i: int) -> Saying:
+        found = self.work.said[i]
+        if found is None:
+            self.memo.ask(self.slot, self.work)
+            found = self.work.said[i]
+            assert found is not None
+        return found
 
     def argmax(self) -> Sequence[int]:
-        best: list[int] = self.ids[:, 0].tolist()
+        best = [int(self._said(i).ids[0]) for i in range(len(self.work.rows))]
         if -1 in best:
             raise EchodraftError(NAN)
         return best
 
     def top_k(self, k: int) -> NDArray[np.int64]:
         """The best ids, -1 beyond those that are kept. Shape [n + 1, k], or as many as are kept."""
-        return self.ids[:, :k].astype(np.int64)
+        return np.stack([self._said(i).ids[:k] for i in range(len(self.work.rows))]).astype(np.int64)
 
     def best(self, i: int, rule: Rule, position: int, k: int) -> tuple[list[int], list[float]]:
         if not rule.greedy:
             _refuse()
-        n = int((self.ids[i, :k] >= 0).sum())
+        said = self._said(i)
+        n = int((said.ids[:k] >= 0).sum())
         if not n:
             raise EchodraftError(NAN)
-        return self.ids[i, :n].tolist(), self.probs[i, :n].tolist()
+        return said.ids[:n].tolist(), said.probs[:n].tolist()
 
     def row(self, i: int) -> NoReturn:
         _refuse()
@@ -196,23 +212,20 @@ class MemoBackend:
         for token, parent in zip(request.draft.token.tolist(), request.draft.parent.tolist(), strict=True):
             rows.append(_behind(rows[parent + 1], token))
         self.forwards.append((len(request.pending) + len(request.draft), len(slot.tokens) + len(request.pending)))
-        said = [self.sayings.get(key) for key in rows]
-        slot.last = request, pending, rows, None in said
-        if None in said:
-            scores = self._ask(slot, request)
-            said = [known or _said(scores, i) for i, known in enumerate(said)]
-        for key, each in zip(rows, said, strict=True):
-            assert each is not None
-            self.sayings.add(key, each)
-        return MemoScores(*(np.stack(part) for part in zip(*said, strict=True)))  # type: ignore[arg-type]
+        slot.last = Asked(request, pending, rows, [self.sayings.get(key) for key in rows])
+        return MemoScores(self, slot, slot.last)
 
-    def _ask(self, slot: Slot, request: Request) -> Scores:
-        """The model's own answer."""
-        self._read(slot, request.slot, slot.tokens[slot.held :], 0)
-        more = max(0, len(request.pending) - self.model.chunk)
-        self._read(slot, request.slot, request.pending[:more], len(request.pending) - more)
-        (scores,) = self.model.score([Request(request.slot, request.pending[more:], request.draft)], frozenset())
-        return scores
+    def ask(self, slot: Slot, work: Asked) -> None:
+        """Let the model itself say all of a request that is in work."""
+        number, pending, work.asked = work.request.slot, work.request.pending, True
+        self._read(slot, number, slot.tokens[slot.held :], 0)
+        more = max(0, len(pending) - self.model.chunk)
+        self._read(slot, number, pending[:more], len(pending) - more)
+        (scores,) = self.model.score([Request(number, pending[more:], work.request.draft)], frozenset())
+        for i, key in enumerate(work.rows):
+            said = work.said[i] or _said(scores, i)
+            work.said[i] = said
+            self.sayings.add(key, said)
 
     def _read(self, slot: Slot, number: int, tokens: Sequence[int], ahead: int) -> None:
         for i in range(0, len(tokens), self.model.chunk):
@@ -224,11 +237,10 @@ class MemoBackend:
     def commit(self, slot: int, path: Sequence[int]) -> None:
         held = self._slots[slot]
         assert held.last is not None
-        request, pending, rows, asked = held.last
-        held.tokens += [*request.pending, *(int(request.draft.token[i]) for i in path)]
-        held.keys += [*pending, *(rows[i + 1] for i in path)]
-        held.last = None
-        if asked:
+        work, held.last = held.last, None
+        held.tokens += [*work.request.pending, *(int(work.request.draft.token[i]) for i in path)]
+        held.keys += [*work.pending, *(work.rows[i + 1] for i in path)]
+        if work.asked:
             self.model.commit(slot, path)
             held.held = len(held.tokens)
 
