@@ -257,7 +257,7 @@ def counted(out: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
     return {(row["item"], row["method"], row["repeat"]): row for row in rows}
 
 
-ALL = "suffix,recycling,sam,prompt-lookup:budget=6,suffix:budget=8"
+ALL = "suffix,recycling,sam,oilbird,prompt-lookup:budget=6,suffix:budget=8"
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ def test_two_runs_and_a_run_in_pieces_and_another_order_of_methods_count_the_sam
         assert done.code == 0, done.err
     one = counted(Path("one"))
     assert one == counted(Path("two"))
-    for count in (5, 7, 11):
+    for count in (5, 7, 12):
         with stop_after(count):
             assert cli(*call, "--out", "pieces", *(["--resume"] if Path("pieces").exists() else [])).code == 130
     assert cli(*call, "--out", "pieces", "--resume").code == 0
@@ -295,7 +295,7 @@ def test_two_runs_and_a_run_in_pieces_and_another_order_of_methods_count_the_sam
 
 
 def test_a_drafter_with_a_draft_model_counts_the_same_in_pieces(cli: Cli, base: Path, folder: Path, talk: Path, stop_after: Stop) -> None:
-    call = ("bench", "-m", base, *FLOAT, "--draft-model", folder, "--suite", talk, "-n", "12", "--drafters", "speculative")
+    call = ("bench", "-m", base, *FLOAT, "--draft-model", folder, "--suite", talk, "-n", "12", "--drafters", "speculative,ouroboros")
     assert cli(*call, "--out", "one").code == 0
     with stop_after(7):
         assert cli(*call, "--out", "pieces").code == 130
