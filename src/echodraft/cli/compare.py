@@ -13,8 +13,8 @@ THRESHOLD = "A loss up to this is none: 5% or 0.05. Default: 5%; for a recording
 
 
 def command(
-    before: Annotated[Path, typer.Argument(help="Folder of echodraft bench --out.")],
-    after: Annotated[Path, typer.Argument(help="Another, held against the first; or a recording of the same requests.")],
+    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="Folder of echodraft bench --out.")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="Another, held against the first; or a recording of the same requests.")],
     threshold: Annotated[str | None, typer.Option("--threshold", metavar="SHARE", help=THRESHOLD, show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
