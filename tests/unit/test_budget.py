@@ -193,13 +193,13 @@ def test_an_empty_proposal_costs_nothing_and_is_passed_on() -> None:
 
 def test_without_room_nothing_may_be_drafted() -> None:
     for policy in (Adaptive(CPU_CURVE), Fixed(8)):
-        assert [min(b.nodes, b.depth) for b in policy.plan([0, -1])] == [0, -1]
+        assert [min(b.nodes, b.depth) for b in policy.plan([0, -1], [0.0, 0.0])] == [0, -1]
 
 
 def test_fixed_scores_what_is_proposed() -> None:
     drafts = [Draft.chain(range(20)), raw([1, 2], [-1, -1])]
     policy = Fixed(8)
-    assert policy.plan([100, 3, 0]) == [Budget(8, 8, 8), Budget(8, 3, 8), Budget(8, 0, 8)]
+    assert policy.plan([100, 3, 0], 3 * [0.0]) == [Budget(8, 8, 8), Budget(8, 3, 8), Budget(8, 0, 8)]
     assert policy.trim(drafts, 0) == drafts
     assert all(a is b for a, b in zip(policy.trim(drafts, 0), drafts, strict=True))
 

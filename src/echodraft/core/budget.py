@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from echodraft.core.accept import Verdict
 from echodraft.core.draft import ANCHOR, EMPTY, Draft
+from echodraft.core.ledger import Ledger
 
 MOST_NODES = 64
 
@@ -45,6 +46,7 @@ class CostCurve:
     cost      one tuple a context length, as long as `rows`
     contexts  ascending, tokens
     seconds   of one row, by context, where it was measured: to compare models
+    read      cost of reading a context into an empty cache, by context, where it was measured: only its last row is scored
     """
 
     rows: tuple[int, ...]
@@ -52,6 +54,7 @@ class CostCurve:
     contexts: tuple[int, ...] = (0,)
     name: str = "built-in"
     seconds: tuple[float, ...] = ()
+    read: tuple[float, ...] = ()
 
     def table(self, most: int, context: int) -> NDArray[np.float64]:
         """Cost of 0…most rows at `context`, interpolated; beyond the last point it grows by the last slope. Shape [most + 1]."""
@@ -65,6 +68,15 @@ class CostCurve:
         # A measured curve may dip by noise or where another kernel begins; a plan must not ask for more rows only to ride a dip.
         return np.maximum.accumulate(table)
 
+    def reading(self, tokens: int, context: int) -> float:
+        """Cost of reading `tokens` more tokens up to `context`: as measured, else as that many rows cost."""
+        rows = float(self.table(tokens, context)[tokens])
+        if not self.read:
+            return rows
+        x, y = (1, *self.contexts), (1.0, *self.read)
+        slope = max(0.0, (y[-1] - y[-2]) / (x[-1] - x[-2]))
+        return min(rows, float(np.interp(tokens, x, y)) + slope * max(0, tokens - x[-1]))
+
 
 CPU_CURVE = CostCurve((1, 2, 4, 8, 16, 32, 64), ((1.0, 1.5, 1.8, 2.2, 3.2, 5.2, 9.4),), name="built-in CPU")
 GPU_CURVE = CostCurve((1, 16, 32, 64), ((1.0, 1.02, 1.05, 1.15),), name="built-in GPU")
@@ -73,8 +85,8 @@ GPU_CURVE = CostCurve((1, 16, 32, 64), ((1.0, 1.02, 1.05, 1.15),), name="built-i
 class Policy(Protocol):
     """Plans budgets before drafting, trims drafts before scoring, learns from verdicts."""
 
-    def plan(self, rooms: Sequence[int]) -> list[Budget]:
-        """One budget per session; `rooms` are the depths that limits and context allow."""
+    def plan(self, rooms: Sequence[int], prices: Sequence[float]) -> list[Budget]:
+        """One budget per session; `rooms` are the depths that limits and context allow, `prices` as the drafter says (`Drafter.price`)."""
         ...
 
     def trim(self, drafts: Sequence[Draft], context: int) -> list[Draft]:
@@ -92,7 +104,7 @@ class Fixed:
 
     nodes: int
 
-    def plan(self, rooms: Sequence[int]) -> list[Budget]:
+    def plan(self, rooms: Sequence[int], prices: Sequence[float]) -> list[Budget]:
         return [Budget(self.nodes, min(room, self.nodes), self.nodes) for room in rooms]
 
     def trim(self, drafts: Sequence[Draft], context: int) -> list[Draft]:
@@ -172,7 +184,8 @@ class Adaptive:
 
     Where every token of a proposal costs a forward of a draft model (`draft`, in plain steps), the drafter is told the floor below which
     one more does not pay, and is not asked for more than the balance holds. While what it proposes is not worth its cost, drafting
-    included, it is asked again after 1, 2, 4, … 64 steps only.
+    included, it is asked again after 1, 2, 4, … 64 steps only; where drafts paid, the end of a request gives the next one a fresh start.
+    What must be read first is for the `ledger` to allow, which bounds what all sessions lose together.
 
     `balance` bounds the loss, in plain steps: it starts with `credit`, earns a share `trickle` of every step and what drafts save, pays
     what they cost, and holds `cap` at most; no draft may cost more than it holds. Where it cannot pay for a draft whose first token then
@@ -187,11 +200,15 @@ class Adaptive:
     trickle: float = 0.01
     refill: float = 0.25
     calibration: Calibration = field(default_factory=Calibration)
+    ledger: Ledger = field(default_factory=Ledger)
     tokens: float = 20.0
     cost: float = 20.0
     balance: float = field(init=False)
     _wait: int = 1
     _since: int = 0
+    _asked: int = 0
+    _tried: bool = False
+    _read: float = 0.0
     _proposed: Sequence[Draft] = ()
     _wanted: int = 0
     _context: int = 0
@@ -199,14 +216,39 @@ class Adaptive:
     def __post_init__(self) -> None:
         self.balance = self.credit
 
-    def plan(self, rooms: Sequence[int]) -> list[Budget]:
+    def plan(self, rooms: Sequence[int], prices: Sequence[float]) -> list[Budget]:
         self._since += 1
+        self._asked, self._read = 0, 0.0
         if not self.draft:
             return [Budget(self.most, min(room, self.most)) for room in rooms]
         one = self.draft + float(self._extra(len(rooms), 16, self._context)[16]) / 16
-        forwards = max(0, min(self.most, int(self.balance / one))) if self._since >= self._wait else 0
-        nodes, floor, estimate = self.most if forwards else 0, self._rate * one, self.calibration.estimate
-        return [Budget(nodes, min(room, nodes), floor=floor, forwards=forwards, estimate=estimate) for room in rooms]
+        asked = self._ask(rooms, prices, one) if self._since >= self._wait else set()
+        forwards = min(self.most, int(self._purse / one))
+        return [
+            Budget(nodes, min(room, nodes), floor=self._rate * one, forwards=forwards, estimate=self.calibration.estimate)
+            for room, nodes in ((room, self.most if i in asked else 0) for i, room in enumerate(rooms))
+        ]
+
+    def _ask(self, rooms: Sequence[int], prices: Sequence[float], one: float) -> set[int]:
+        """The sessions to ask: those whose text may be read, and all that are known, if a forward of the draft model can then be paid."""
+        asked: set[int] = set()
+        if self._purse < one:
+            return asked
+        batch = len(rooms)
+        step = float(self.curve.table(batch, self._context)[batch])
+        for i in sorted(range(batch), key=prices.__getitem__):
+            price = prices[i] / step
+            affordable = self.ledger.holds - self._read - price >= one
+            if rooms[i] > 0 and affordable and self.ledger.invests(price, rooms[i], batch):
+                self._read += price
+                asked.add(i)
+        self._asked = len(asked)
+        return asked
+
+    @property
+    def _purse(self) -> float:
+        """What a draft may cost."""
+        return min(self.balance, self.ledger.holds - self._read) if self.draft else self.balance
 
     @property
     def _rate(self) -> float:
@@ -214,10 +256,10 @@ class Adaptive:
         return max(1.0, self.tokens / self.cost)
 
     def _drafting(self, context: int) -> float:
-        """What the proposals cost to make, in plain steps of the batch."""
+        """What the proposals cost to make, in plain steps of the batch. What was read for them is booked apart."""
         spent = sum(draft.cost for draft in self._proposed)
         batch = len(self._proposed)
-        return spent / float(self.curve.table(batch, context)[batch]) if spent else 0.0
+        return max(0.0, spent / float(self.curve.table(batch, context)[batch]) - self._read) if spent else 0.0
 
     def trim(self, drafts: Sequence[Draft], context: int) -> list[Draft]:
         self._proposed, self._wanted, self._context = drafts, 0, context
@@ -238,7 +280,7 @@ class Adaptive:
         spent = self._drafting(context)
         pays = self._wanted > 0 and worth[self._wanted] > self._rate * spent
         self._since, self._wait = 0, 1 if pays else min(64, 2 * self._wait)
-        affordable = max(0, int(np.searchsorted(extra, self.balance - spent, side="right")) - 1)
+        affordable = max(0, int(np.searchsorted(extra, self._purse - spent, side="right")) - 1)
         # Stable, and a parent is never less likely than its child: ancestors come along.
         keep = [np.argsort(-path, kind="stable")[: min(self._wanted, affordable)] for path in paths]
         return [draft.take(sorted(nodes.tolist())) if len(nodes) else EMPTY for draft, nodes in zip(drafts, keep, strict=True)]
@@ -246,17 +288,34 @@ class Adaptive:
     def observe(self, drafts: Sequence[Draft], verdicts: Sequence[Verdict], context: int) -> None:
         batch, nodes = len(drafts), max(map(len, drafts), default=0)
         extra = float(self._extra(batch, nodes, context)[nodes])
-        accepted = sum(verdict.accepted for verdict in verdicts) / batch
+        kept = sum(verdict.accepted for verdict in verdicts)
+        accepted = kept / batch
         spent = self._drafting(context)
-        earned = self.trickle + accepted - extra - spent
+        saved = accepted - extra - spent
+        earned = self.trickle + saved
         if self._wanted and not nodes:
             hits = sum(v.tokens[0] in d.token[d.parent == ANCHOR] for d, v in zip(self._proposed, verdicts, strict=True))
             earned += self.refill * hits / batch
         self.balance = min(self.cap, self.balance + earned)
+        if self.draft:
+            self._account(saved, kept, verdicts)
         self.tokens = 0.99 * self.tokens + 1.0 + accepted
         self.cost = 0.99 * self.cost + 1.0 + extra + spent
         for draft, verdict in zip(self._proposed, verdicts, strict=True):
             self.calibration.observe(draft, verdict.tokens)
+
+    def _account(self, saved: float, kept: int, verdicts: Sequence[Verdict]) -> None:
+        """Tell the ledger what this step brought. The silence that bad drafts lead to counts for them, to the end of the output."""
+        self.ledger.book(saved, self._read)
+        if self._asked:
+            self.ledger.learn(saved * len(verdicts) / self._asked, 1.0 + kept / self._asked)
+        elif self._tried:
+            self.ledger.learn(0.0, 1.0)
+        ended = sum(verdict.finish is not None for verdict in verdicts)
+        self.ledger.hear(sum(len(verdict.tokens) for verdict in verdicts), ended)
+        self._tried = (self._tried or self._asked > 0) and not ended
+        if ended and self.ledger.gain > 0.0:
+            self._wait, self.balance = 1, max(self.balance, self.credit)
 
     def _extra(self, batch: int, nodes: int, context: int) -> NDArray[np.float64]:
         """What 0…nodes nodes a session cost beyond a plain step, in plain steps. Rows of a batch are padded to one width."""

@@ -9,6 +9,7 @@ from typing import Protocol
 from echodraft.core.accept import Stops
 from echodraft.core.backend import Backend
 from echodraft.core.budget import CPU_CURVE, CostCurve, Policy
+from echodraft.core.common import common
 from echodraft.core.drafter import Context, Drafter
 from echodraft.core.engine import Engine
 from echodraft.core.retokenize import Claim
@@ -77,6 +78,10 @@ class DraftModel:
         """A forward of `rows` rows, in plain steps of the target."""
         return self.cost * float(self.curve.table(rows, context)[rows]) if rows > 1 else self.cost
 
+    def price_read(self, tokens: int, context: int) -> float:
+        """Reading `tokens` more tokens up to `context`, in plain steps of the target. The last one is the first row of a guess."""
+        return self.cost * self.curve.reading(tokens, context) if tokens > 1 else self.cost
+
 
 @dataclass(slots=True)
 class Surely(Sampler):
@@ -125,6 +130,17 @@ class Guess:
         return [probs[0] for _, probs in self.claims]
 
 
+@dataclass(slots=True)
+class Followed:
+    """What is kept of a session of the target: how the draft model reads it, the draft model's own session, once there is one, how much of
+    the target's text that has seen, and what it guessed behind."""
+
+    reading: Reading
+    inner: Session | None = None
+    seen: int = 0
+    guess: Sequence[int] = ()
+
+
 class DraftEngine:
     """A second engine inside a drafter. Its sessions follow the target's: what was accepted stays cached, the rest is forgotten.
 
@@ -140,8 +156,20 @@ class DraftEngine:
     def __init__(self, model: DraftModel, drafter: Drafter, policy: Policy, k: int = 1) -> None:
         self.model, self.k = model, k
         self.engine = Engine(model.backend, drafter, policy)
-        self._sessions: dict[int, Session] = {}
-        self._readings: dict[int, Reading] = {}
+        self._followed: dict[int, Followed] = {}
+
+    def price(self, session: Context) -> float:
+        """What the next guess costs beyond its own forwards, in plain steps of the target: reading what the draft model has not seen.
+
+        That is the prompt at first, and later what was said since the last guess.
+        """
+        followed, length, limit = self._followed.get(session.id), len(session.tokens), self.model.backend.context
+        new = length
+        if followed is not None and followed.inner is not None:
+            new -= followed.seen + common(followed.guess, session.tokens[followed.seen :])
+        if new < 2 or (limit is not None and length >= limit):
+            return 0.0
+        return self.model.price_read(new, length) - self.model.cost
 
     def guess(self, sessions: Sequence[Context], most: Sequence[int], enough: Callable[[int, Guess], bool]) -> list[Guess]:
         """What the draft model says behind every session, at most `most[i]` tokens of session i, fewer near the end of its context.
@@ -165,20 +193,25 @@ class DraftEngine:
                 guess.claims = [*guess.claims, *inner.sampler.claims]
                 inner.sampler.claims.clear()
                 guess.steps.append(step)
-                # What is read as context is not charged: prompts, which are read once, and output that piled up while nothing was asked.
-                rows = 1 if step.prefill else step.batch * (step.fed + len(step.draft))
-                guess.cost += self.model.price(rows, context) / step.batch
+                if step.prefill:
+                    guess.cost += self.model.price_read(step.fed, context)
+                else:
+                    guess.cost += self.model.price(step.batch * (step.fed + len(step.draft)), context) / step.batch
                 if inner.finish is not None or enough(i, guess):
                     del live[inner.id]
         for session, guess in zip(sessions, guesses, strict=True):
-            guess.claims = self._readings[session.id].write(session.tokens, guess.claims)
+            followed = self._followed[session.id]
+            guess.claims = followed.reading.write(session.tokens, guess.claims)
+            if guess.steps:
+                followed.seen, followed.guess = len(session.tokens), guess.tokens
         return guesses
 
     def _follow(self, session: Context, most: int) -> Session | None:
         """The draft model's session, brought to where the target's is; None where there is no room for a guess."""
-        reading = self._readings.get(session.id)
-        if reading is None:
-            reading = self._readings[session.id] = self._new_reading()
+        followed = self._followed.get(session.id)
+        if followed is None:
+            followed = self._followed[session.id] = Followed(self._new_reading())
+        reading = followed.reading
         # A tokenizer may know ids that its model does not.
         tokens = [token for token in reading.read(session.tokens) if token < self.model.backend.vocab_size]
         context = self.model.backend.context
@@ -186,21 +219,19 @@ class DraftEngine:
         if room < 1 or not tokens:
             return None
         stops = Stops(self.model.eos, max_length=len(tokens) + room)
-        inner = self._sessions.get(session.id)
         sampler = Surely(Rule() if reading.shift is None else session.rule, k=self.k, shift=reading.shift or 0)
-        if inner is None:
-            inner = self._sessions[session.id] = self.engine.open(tokens, sampler, stops, session.tenant)
+        if followed.inner is None:
+            followed.inner = self.engine.open(tokens, sampler, stops, session.tenant)
         else:
-            self.engine.follow(inner, tokens, stops)
-            inner.sampler = sampler
-        return inner
+            self.engine.follow(followed.inner, tokens, stops)
+            followed.inner.sampler = sampler
+        return followed.inner
 
     def _new_reading(self) -> Reading:
         return SameIds(self.model.backend.vocab_size) if self.model.reading is None else self.model.reading()
 
     def close(self, session: Context) -> None:
         """Forget a session of the target."""
-        self._readings.pop(session.id, None)
-        inner = self._sessions.pop(session.id, None)
-        if inner is not None:
-            self.engine.close(inner)
+        followed = self._followed.pop(session.id, None)
+        if followed is not None and followed.inner is not None:
+            self.engine.close(followed.inner)

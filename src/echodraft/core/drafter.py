@@ -75,6 +75,10 @@ class Drafter:
     def open(self, session: Context) -> None:
         """A session begins; its prompt is in `session.tokens`."""
 
+    def price(self, session: Context) -> float:
+        """What a draft model has to read of the session before its next draft, in plain steps of the target; `Draft.cost` has it, too."""
+        return 0.0
+
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
         """One draft per session, each within its budget; more is cut off."""
         raise NotImplementedError

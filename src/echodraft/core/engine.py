@@ -132,7 +132,7 @@ class Engine:
         rooms = [min(s.room - 1, self.backend.room(s.slot, len(s.tokens))) for s in sessions]
         if self.backend.shape == Shape.NONE:
             rooms = [0] * len(sessions)
-        budgets = self.policy.plan(rooms)
+        budgets = self.policy.plan(rooms, [self.drafter.price(s) for s in sessions])
         drafts = self._propose(sessions, budgets)
         proposed = [len(draft) for draft in drafts]
         drafts = self.policy.trim(drafts, context)

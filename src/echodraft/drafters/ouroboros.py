@@ -118,6 +118,9 @@ class Ouroboros(Drafter):
         pool.reach(self.beta - 1)
         self._known[session.id] = Known(pool, session.tenant, len(session.tokens))
 
+    def price(self, session: Context) -> float:
+        return 0.0 if self.inner is None else self.inner.price(session)
+
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
         start = perf_counter()
         guesses = [Guess() for _ in sessions]

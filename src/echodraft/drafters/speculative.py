@@ -74,6 +74,9 @@ class Speculative(Drafter):
     def open(self, session: Context) -> None:
         self._known[session.id] = Known(self.gamma or START)
 
+    def price(self, session: Context) -> float:
+        return 0.0 if self.inner is None else self.inner.price(session)
+
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
         if self.inner is None:
             return [EMPTY] * len(sessions)
