@@ -71,12 +71,12 @@ def test_what_cannot_be_measured_is_refused_in_a_line(cli: Cli, arguments: list[
 def test_the_store_of_hidden_states_is_measured_against_exact_search(cli: Cli) -> None:
     found = json.loads(cli("bench-store", "--kind", "hidden", "--tokens", "300,2000", "--json").out)
     small, large = found["results"]
-    assert (small["keys"], small["width"]) == (300, 1536)
+    assert (small["keys"], small["width"], small["share_of_step"]) == (300, 1536, None)
     assert small["recall"] == 1.0
     assert 0.8 < large["recall"] <= 1.0
     assert large["bytes"] < small["bytes"]
     assert 0 < large["query"] <= large["query_p99"]
-    assert large["distinct"] < 2000  # some are kept apart to be asked for
+    assert large["distinct"] == large["real"] < 2000  # some are kept apart to be asked for
     table = cli("bench-store", "--kind", "hidden", "--tokens", "300")
     assert table.code == 0
     assert "made up" in table.err
@@ -86,3 +86,26 @@ def test_a_recording_that_is_none_is_told(cli: Cli, tmp_path: Path) -> None:
     result = cli("bench-store", "--kind", "hidden", "--recording", tmp_path)
     assert result.code == 2
     assert "holds no recording" in result.err
+
+
+def test_a_state_that_was_recorded_twice_is_counted_and_can_be_left_out(cli: Cli, tmp_path: Path) -> None:
+    suite = tmp_path / "suite.jsonl"
+    suite.write_text("".join(json.dumps({"id": str(i), "prompt": "one two three"}) + "\n" for i in range(2)))
+    assert cli("record", "--backend", "toy", "--suite", suite, "-n", "30", "--out", tmp_path / "held").code == 0
+    counts = []
+    for more in ((), ("--distinct",)):
+        arguments = ("--kind", "hidden", "--tokens", "100", "--recording", tmp_path / "held", "--json", *more)
+        counts.append(json.loads(cli("bench-store", *arguments).out)["results"][0])
+    twice, once = counts
+    assert twice["real"] > twice["distinct"]
+    assert once["real"] == once["distinct"] == twice["distinct"]
+
+
+def test_a_search_is_compared_with_a_measured_step(cli: Cli, tmp_path: Path) -> None:
+    curve = {"name": "measured", "rows": [1, 2], "contexts": [100], "cost": [[1.0, 1.5]], "seconds": [0.5]}
+    (tmp_path / "curve.json").write_text(json.dumps(curve))
+    found = json.loads(cli("bench-store", "--kind", "hidden", "--tokens", "300", "--cost", tmp_path / "curve.json", "--json").out)
+    assert found["step_seconds"] == 0.5
+    (costs,) = found["results"]
+    assert costs["share_of_step"] == pytest.approx(costs["query"] / 1e6 / 0.5)
+    assert "seconds" in cli("bench-store", "--kind", "hidden", "--tokens", "300", "--cost", "gpu-flat").err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,21 +22,24 @@ STEP = 4
 """Keys appended at once, about what a decoding step brings."""
 BLOCK = 512
 MADE_UP = 1536
-MOST_MADE_UP = 100_000
-"""States that are made up at most: more keys are these, moved a little."""
 """Width of states that are made up."""
-TIE = 1e-5
-"""Cosines that differ by less are equal: texts that repeat have the same states."""
+MOST_MADE_UP = 100_000
+"""States that are made up at most: more keys are mixtures of these."""
+MIXED = (0.1, 0.5)
+"""How much of a mixture is the second state."""
+TIE = 1e-6
+"""Cosines that differ by less are equal, which float32 cannot tell apart."""
 
-States = NDArray[np.float32]
+States = NDArray[np.float16]
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenCosts:
-    """A store of `keys` keys of `width`, of which `distinct` are real; the rest are real ones, each moved a little at random. What is
-    searched for is not among them.
+    """A store of `keys` keys of `width`: `real` states as they were given, of which `distinct` differ from each other; the rest are
+    mixtures of two of these. What is searched for is not among them, unless a text was repeated.
 
     recall            of the 8 nearest by exact cosine, the share that a search finds, ties counted as found
+    gap               exact cosine of the nearest key less that of the eighth, median: how far apart they lie
     query, query_p99  microseconds of a search for one state: median and 99th percentile
     append            microseconds a key, four at once; median
     remove            microseconds a key
@@ -43,9 +47,11 @@ class HiddenCosts:
     """
 
     keys: int
+    real: int
     distinct: int
     width: int
     recall: float
+    gap: float
     query: float
     query_p99: float
     append: float
@@ -53,43 +59,56 @@ class HiddenCosts:
     bytes: float
 
 
-def states_of(recordings: Sequence[Path], most: int) -> tuple[States, str]:
-    """Up to `most` hidden states, prompts included, and where they are from. Made up without recordings. Raises `UsageError`."""
+def states_of(recordings: Sequence[Path], most: int, distinct: bool = False) -> tuple[States, str]:
+    """Up to `most` hidden states in the order of the recordings, prompts included, and where they are from; made up without recordings.
+
+    Texts that repeat have the same states; `distinct` takes each once. Raises `UsageError`.
+    """
     if not recordings:
         random, most = np.random.default_rng(0), min(most, MOST_MADE_UP)
         kinds = random.standard_normal((max(64, most // 50), MADE_UP), np.float32)
-        apart = random.uniform(0.2, 2.0, (most, 1)).astype(np.float32)
-        made = kinds[random.integers(0, len(kinds), most)] + apart * random.standard_normal((most, MADE_UP), np.float32) + 4.0
+        made = np.empty((most, MADE_UP), np.float16)
+        for i in range(0, most, BLOCK):
+            n = len(made[i : i + BLOCK])
+            apart = random.uniform(0.2, 2.0, (n, 1)).astype(np.float32)
+            made[i : i + n] = kinds[random.integers(0, len(kinds), n)] + apart * random.standard_normal((n, MADE_UP), np.float32) + 4.0
         return made, "made up"
-    parts: list[NDArray[np.float16]] = []
-    held = 0
+    parts: list[States] = []
+    seen, held = set[bytes](), 0
     for folder in recordings:
         recording = Recording(folder)
         if not recording.width:
             raise UsageError(f"{folder} holds no hidden states. Record without --no-hidden.")
         for entry in recording.entries:
+            if held >= most:
+                break
             states = recording.hidden(entry)
             if parts and parts[0].shape[1] != states.shape[1]:
                 raise UsageError(f"{folder} is of another model: its states have another width.")
-            parts.append(states[: most - held])
-            held += len(parts[-1])
-            if held == most:
-                break
+            if distinct:
+                new = {digest: i for i, digest in enumerate(_digests(states)) if digest not in seen}
+                states = states[list(new.values())]
+                seen.update(new)
+            parts.append(states)
+            held += len(states)
     if held < 2:
         raise UsageError("The recordings hold too few states to search among. Record more requests.")
-    return np.concatenate(parts).astype(np.float32), ", ".join(folder.name for folder in recordings)
+    return np.concatenate(parts)[:most], ", ".join(folder.name for folder in recordings)
+
+
+def _digests(states: States) -> list[bytes]:
+    return [blake2b(state.tobytes(), digest_size=16).digest() for state in states]
 
 
 def measure_hidden(states: States, keys: int, told: Callable[[str], None] = lambda _: None) -> HiddenCosts:
-    """Fill a store with `states`, again and again until it holds `keys`, in sequences of 512; then search, append and remove."""
+    """Fill a store with `states`, then with mixtures of them until it holds `keys`, in sequences of 512; then search, append and remove."""
     warm()
     told("filling")
     store, random = HiddenStore(), np.random.default_rng(0)
-    queries, states = _apart(states, random)
-    spread = np.float32(0.05) * states.std(axis=0)
-    exact = _Exact(K)
+    asked = random.permutation(min(len(states), keys))[: max(1, min(QUERIES, len(states) // 10))]
+    queries, states = states[asked].astype(np.float32), np.delete(states, asked, axis=0)
     centre, held = np.zeros(states.shape[1]), list[int]()
-    for block in _blocks(states, keys, spread):
+    for block in _blocks(states, keys):
         seq = store.begin()
         store.append(seq, range(store.tokens, store.tokens + len(block)), block)
         store.end(seq, 0.0)
@@ -97,16 +116,16 @@ def measure_hidden(states: States, keys: int, told: Callable[[str], None] = lamb
         centre += block.sum(axis=0, dtype=np.float64)
     size = store.nbytes / keys
     told("searching")
-    seconds, found = [], []
-    for query in queries:
+    seconds, found = [], np.full((len(queries), K), -1)
+    for query, row in zip(queries, found, strict=True):
         before = perf_counter()
         (near,) = store.search(query[None], K)
         seconds.append(perf_counter() - before)
-        found.append(store.token(near.row))
+        row[: len(near.row)] = store.token(near.row)
     told("searching exactly")
-    middle = (centre / keys).astype(np.float32)
-    for block in _blocks(states, keys, spread):
-        exact.add(block - middle, queries - middle)
+    exact = _Exact(queries, (centre / keys).astype(np.float32), found)
+    for block in _blocks(states, keys):
+        exact.add(block)
     told("appending and removing")
     seq, appends = store.begin(), []
     for i in range(0, min(len(states), 4 * QUERIES) - STEP + 1, STEP):
@@ -120,9 +139,11 @@ def measure_hidden(states: States, keys: int, told: Callable[[str], None] = lamb
     removing = perf_counter() - before
     return HiddenCosts(
         keys=keys,
-        distinct=min(len(states), keys),
+        real=min(len(states), keys),
+        distinct=len(set(_digests(states[:keys]))),
         width=states.shape[1],
-        recall=exact.recall(found),
+        recall=exact.recall(),
+        gap=exact.gap(),
         query=1e6 * float(np.median(seconds)),
         query_p99=1e6 * float(np.percentile(seconds, 99)),
         append=1e6 * float(np.median(appends)) if appends else 0.0,
@@ -131,39 +152,42 @@ def measure_hidden(states: States, keys: int, told: Callable[[str], None] = lamb
     )
 
 
-def _blocks(states: States, keys: int, spread: States) -> Iterator[States]:
-    """The keys, the same each time: the states as they are, then moved."""
+def _blocks(states: States, keys: int) -> Iterator[States]:
+    """The keys, the same each time: the states as they are, then mixtures of each with another."""
     random, given = np.random.default_rng(1), 0
     while given < keys:
         for start in range(0, len(states), BLOCK):
             block = states[start : start + min(BLOCK, keys - given)]
             if given >= len(states):
-                block = block + spread * random.standard_normal(block.shape, np.float32)
+                share = random.uniform(*MIXED, (len(block), 1)).astype(np.float32)
+                block = ((1 - share) * block + share * states[random.integers(0, len(states), len(block))]).astype(np.float16)
             given += len(block)
             if len(block):
                 yield block
 
 
-def _apart(states: States, random: Any) -> tuple[States, States]:
-    """Some of the states to ask for, and the others, to be kept."""
-    asked = random.permutation(len(states))[: max(1, min(QUERIES, len(states) // 10))]
-    return states[asked], np.delete(states, asked, axis=0)
-
-
 class _Exact:
-    """The k largest cosines of each query so far, and the cosines of all keys to ask for those of what was found."""
+    """The k largest cosines of each query around `centre`, and those of what was `found` [queries, k], -1 = nothing. Block by block."""
 
-    def __init__(self, k: int) -> None:
-        self.k, self._all = k, list[NDArray[np.float32]]()
+    def __init__(self, queries: NDArray[np.float32], centre: NDArray[np.float32], found: NDArray[Any]) -> None:
+        around = queries - centre
+        self.queries, self.centre, self.found = around / np.linalg.norm(around, axis=1, keepdims=True), centre, found
+        self.best = np.full(found.shape, -1.0, np.float32)
+        self.cosine, self.keys = np.full(found.shape, -1.0, np.float32), 0
 
-    def add(self, keys: States, queries: States) -> None:
+    def add(self, block: States) -> None:
+        keys = block - self.centre
         length = np.linalg.norm(keys, axis=1)
-        cosine = (queries / np.linalg.norm(queries, axis=1, keepdims=True)) @ (keys / np.where(length > 0, length, 1.0)[:, None]).T
+        cosine = (self.queries @ keys.T) / np.where(length > 0, length, 1.0)
         cosine[:, -1] = -1.0  # the last of a sequence, which nothing follows
-        self._all.append(cosine.astype(np.float32))
+        self.best = -np.partition(-np.concatenate([self.best, cosine], axis=1), K - 1, axis=1)[:, :K]
+        which, place = np.nonzero((self.found >= self.keys) & (self.found < self.keys + len(block)))
+        self.cosine[which, place] = cosine[which, self.found[which, place] - self.keys]
+        self.keys += len(block)
 
-    def recall(self, found: Sequence[NDArray[Any]]) -> float:
-        cosines = np.concatenate(self._all, axis=1)
-        k = min(self.k, cosines.shape[1])
-        least = np.partition(cosines, -k, axis=1)[:, -k]
-        return float(np.mean([(cosines[i, which] >= least[i] - TIE).sum() / k for i, which in enumerate(found)]))
+    def recall(self) -> float:
+        least = np.maximum(self.best.min(axis=1), -1.0 + 2 * TIE)[:, None]
+        return float((self.cosine >= least - TIE).sum() / (self.best >= least).sum())
+
+    def gap(self) -> float:
+        return float(np.median(self.best.max(axis=1) - self.best.min(axis=1)))

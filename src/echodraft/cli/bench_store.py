@@ -30,6 +30,10 @@ def command(
     recording: Annotated[
         list[Path] | None, typer.Option("--recording", help="Whose hidden states are the keys; repeatable.", show_default=False)
     ] = None,
+    distinct: Annotated[bool, typer.Option("--distinct", help="Of recorded states that are the same, keep one.")] = False,
+    cost: Annotated[
+        str | None, typer.Option("--cost", help="With hidden: a file of echodraft cost, to compare with a step.", show_default=False)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
     """Example: echodraft bench-store --suite api_bank.jsonl --suite gsm8k.jsonl -m path/to/model
@@ -39,7 +43,7 @@ def command(
     keys a search finds, microseconds a search and a key, bytes a key.
 
     Without suites the text is made up: ids by Zipf's law, half of its passages repeated. Fewer tokens than --tokens are used again in
-    another order; hidden states are made up without --recording, and used again a little changed.
+    another order. Hidden states are made up without --recording, and fewer than --tokens are mixed, two and two.
     """
     from dataclasses import asdict
 
@@ -53,7 +57,7 @@ def command(
     if kind not in KINDS:
         raise unknown_name("kind of store", kind, KINDS)
     if kind == "hidden":
-        return _hidden(recording or [], sizes, as_json)
+        return _hidden(recording or [], sizes, distinct, cost, as_json)
     console.status("Reading the text…")
     texts = _read(suite, model or "") if suite else synthetic(sizes[-1] * (20 if kind == "phrases" else 1))
     if kind == "phrases":
@@ -149,22 +153,38 @@ def _phrases(texts: Sequence[Any], sizes: Sequence[int], source: str, as_json: b
     console.note("best: the three best phrases of a token, median; later: after 10,000 more requests. Text: " + source + ".")
 
 
-def _hidden(recordings: Sequence[Path], sizes: Sequence[int], as_json: bool) -> None:
+def _hidden(recordings: Sequence[Path], sizes: Sequence[int], distinct: bool, cost: str | None, as_json: bool) -> None:
     from dataclasses import asdict
 
     from echodraft.bench.hidden import measure_hidden, states_of
 
+    step = _seconds_of_a_step(cost) if cost is not None else None
     console.status("Reading the states…")
-    states, source = states_of(recordings, sizes[-1])
+    states, source = states_of(recordings, sizes[-1], distinct)
     results = [measure_hidden(states, size, _told(f"{size:,} keys")) for size in sizes]
     console.status("")
+    shares = [None if step is None else c.query / 1e6 / step for c in results]
     if as_json:
-        console.json_object({"states": source, "results": [asdict(costs) for costs in results]})
+        told = [{**asdict(costs), "share_of_step": share} for costs, share in zip(results, shares, strict=True)]
+        console.json_object({"states": source, "step_seconds": step, "results": told})
         return
-    heads = ("keys", "distinct", "width", "recall\n@8", "query\nµs", "p99\nµs", "append\nµs", "remove\nµs", "bytes")
+    heads = ("keys", "real", "distinct", "recall\n@8", "query\nµs", "p99\nµs", "of a\nstep", "append\nµs", "remove\nµs", "bytes")
     rows = []
-    for c in results:
-        cells = (c.query, c.query_p99, c.append, c.remove, c.bytes)
-        rows.append((f"{c.keys:,}", f"{c.distinct:,}", str(c.width), f"{c.recall:.3f}", *(f"{cell:.1f}" for cell in cells)))
+    for c, share in zip(results, shares, strict=True):
+        part = "" if share is None else f"{share:.1%}"
+        times = (f"{c.query:.0f}", f"{c.query_p99:.0f}", part, f"{c.append:.1f}", f"{c.remove:.1f}")
+        rows.append((f"{c.keys:,}", f"{c.real:,}", f"{c.distinct:,}", f"{c.recall:.3f}", *times, f"{c.bytes:.0f}"))
     _show(heads, rows)
-    console.note(f"query: the 8 nearest to one state, median; append, remove, bytes: a key. States: {source}.")
+    console.note("query: the 8 nearest to one state, median; append, remove, bytes: a key. Keys that are not real are mixtures of two.")
+    console.note(f"States: {source}, width {states.shape[1]}." + ("" if step is None else f" A step of one row: {1000 * step:.0f} ms."))
+
+
+def _seconds_of_a_step(cost: str) -> float:
+    """What a forward of one row takes. Raises `UsageError` where the curve does not say."""
+    from echodraft.curves import find_curve
+    from echodraft.errors import UsageError
+
+    curve = find_curve(cost)
+    if not curve.seconds:
+        raise UsageError(f"The curve {cost} says nothing of seconds. Name a file that echodraft cost wrote.")
+    return curve.seconds[0]

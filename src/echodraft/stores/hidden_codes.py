@@ -1,9 +1,10 @@
-"""Vectors in two bits a dimension, and the search among them. Compiled by Numba.
+"""Vectors in two or four bits a dimension, and the search among them. Compiled by Numba.
 
-A vector is rotated at random first, which spreads what it holds evenly over all dimensions; then each dimension is one of four steps
-around a centre (as RaBitQ, arXiv 2405.12497 and 2409.09913: the estimate of an inner product is unbiased, its error falls with the root of
-the width). The upper bits of the first dimensions, the *sketch*, are signs of random projections: the number in which two of them differ
-grows with the angle (Charikar 2002). They lie apart, so that a search reads 32 bytes a key and 384 of a few hundred.
+A vector has two bands of dimensions (`hidden_keys` says which), the first in `FINE` bits a dimension, the second in `COARSE`. Within a
+band it was rotated at random, which spreads what it holds evenly; each dimension is a step around 0, and one factor a band makes the
+estimate of an inner product unbiased (as RaBitQ, arXiv 2405.12497 and 2409.09913). A code is stored in bit planes, the highest first, the
+fine band before the coarse one. The highest bits of the first dimensions, the *sketch*, are signs of projections: the number in which two
+of them differ grows with the angle (Charikar 2002). They lie apart, so that a search reads 32 bytes a key, and the rest of a few hundred.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ from numpy.typing import NDArray
 from echodraft.stores.compiled import compiler
 
 Words = NDArray[np.uint64]
+Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
 WORD = 64
-STEP = 0.9957
-"""Width of a step, in standard deviations: best for four steps of a normal variable (Max 1960)."""
-FINE = 8
+FINE, COARSE = 4, 2
+"""Bits of a dimension in either band."""
+FINE_STEP, COARSE_STEP = 0.3352, 0.9957
+"""Widths of their steps, in standard deviations: best for 16 and for 4 steps of a normal variable (Max 1960)."""
+QUERY = 8
 """Bits of a dimension of the query."""
 
 compiled = compiler("hidden", Path(__file__))
@@ -40,80 +45,97 @@ ones: Any = intrinsic(_ones)
 
 
 @compiled
-def encode(vectors: Floats, places: Ints, sketch: Words, rest: Words, gain: Floats, size: Floats) -> None:
-    """Write the codes of `vectors` [n, width] at `places` [n].
+def pack(values: Floats, bits: int, step: float, code: Words) -> float:
+    """Write `values` [n] in `bits` bits each into `code` [bits x n / 64]. Returns the gain.
 
-    A code c of 0…3 a dimension stands for c - 1.5; `gain` times that has the vector's own inner product with the vector. `size` is its
-    length. The upper bits fill `sketch`, then `rest`; the lower bits follow.
+    A number c of 0 … 2^bits - 1 stands for c - (2^bits - 1) / 2; the gain times that has the inner product of the values with themselves.
     """
-    n, width = vectors.shape
-    front = sketch.shape[1]
-    words = width // WORD
-    for i in range(n):
-        at = places[i]
-        square = 0.0
-        for j in range(width):
-            square += vectors[i, j] * vectors[i, j]
-        inverse = 1.0 / (STEP * np.sqrt(square / width)) if square > 0.0 else 0.0
-        product = 0.0
-        for word in range(words):
-            upper, lower = np.uint64(0), np.uint64(0)
-            for bit in range(WORD):
-                value = vectors[i, word * WORD + bit]
-                code = min(max(int(np.floor(value * inverse)) + 2, 0), 3)
-                product += (code - 1.5) * value
-                upper |= np.uint64(code >> 1) << np.uint64(bit)
-                lower |= np.uint64(code & 1) << np.uint64(bit)
-            if word < front:
-                sketch[at, word] = upper
-            else:
-                rest[at, word - front] = upper
-            rest[at, words - front + word] = lower
-        gain[at] = square / product if product > 0.0 else 0.0
-        size[at] = np.sqrt(square)
+    words, top, half = len(values) // WORD, 2**bits - 1, (2**bits - 1) / 2
+    square = 0.0
+    for value in values:
+        square += value * value
+    inverse = 1.0 / (step * np.sqrt(square / len(values))) if square > 0.0 else 0.0
+    product = 0.0
+    code[:] = 0
+    for j in range(len(values)):
+        c = min(max(int(np.floor(values[j] * inverse)) + 2 ** (bits - 1), 0), top)
+        product += (c - half) * values[j]
+        for plane in range(bits):
+            code[plane * words + j // WORD] |= np.uint64((c >> (bits - 1 - plane)) & 1) << np.uint64(j % WORD)
+    return square / product if product > 0.0 else 0.0
 
 
 @compiled
-def slices(query: Floats, planes: Words) -> tuple[float, float, float]:
-    """The query in `FINE` bits a dimension, bit by bit: planes [FINE, words]. Returns its least value, its step, the sum of its steps."""
+def encode(vectors: Floats, places: Ints, fine: int, sketch: Words, rest: Words, gain: Floats) -> None:
+    """Write the codes of `vectors` [n, width] at `places` [n]; `fine` dimensions are in the first band. `gain` [rows, 2]."""
+    front = sketch.shape[1]
+    code = np.empty(front + rest.shape[1], np.uint64)
+    words = fine // WORD * FINE
+    for i in range(len(vectors)):
+        at = places[i]
+        gain[at, 0] = pack(vectors[i, :fine], FINE, FINE_STEP, code[:words])
+        gain[at, 1] = pack(vectors[i, fine:], COARSE, COARSE_STEP, code[words:])
+        sketch[at] = code[:front]
+        rest[at] = code[front:]
+
+
+@compiled
+def unpack(code: Words, bits: int, planes: Words, scale: Doubles) -> float:
+    """The inner product of packed values, at gain 1, and a sliced query."""
+    words, half = planes.shape[1], (2**bits - 1) / 2
+    codes = both = np.uint64(0)
+    for plane in range(bits):
+        weight = bits - 1 - plane
+        held = np.uint64(0)
+        for j in range(words):
+            held += ones(code[plane * words + j])
+        codes += held << np.uint64(weight)
+        for bit in range(QUERY):
+            shared = np.uint64(0)
+            for j in range(words):
+                shared += ones(code[plane * words + j] & planes[bit, j])
+            both += shared << np.uint64(weight + bit)
+    low, step, total = scale
+    return float(low * (1.0 * codes - half * words * WORD) + step * (1.0 * both - half * total))
+
+
+@compiled
+def slices(query: Floats, planes: Words, scale: Doubles) -> None:
+    """The query in `QUERY` bits a dimension: planes [QUERY, words], and `scale`: its least value, its step, the sum of its steps."""
+    planes[:] = 0
+    scale[:] = 0.0
+    if len(query) == 0:
+        return
     low, high = query[0], query[0]
     for value in query:
         low, high = min(low, value), max(high, value)
-    step = (high - low) / (2**FINE - 1)
+    step = (high - low) / (2**QUERY - 1)
     total = 0.0
-    planes[:] = 0
     for j in range(len(query)):
-        fine = round((query[j] - low) / step) if step > 0.0 else 0
-        total += fine
-        for bit in range(FINE):
-            planes[bit, j // WORD] |= np.uint64((fine >> bit) & 1) << np.uint64(j % WORD)
-    return low, step, total
+        c = round((query[j] - low) / step) if step > 0.0 else 0
+        total += c
+        for bit in range(QUERY):
+            planes[bit, j // WORD] |= np.uint64((c >> bit) & 1) << np.uint64(j % WORD)
+    scale[0], scale[1], scale[2] = low, step, total
 
 
 @compiled
-def product(at: int, sketch: Words, rest: Words, gain: Floats, planes: Words, low: float, step: float, total: float) -> float:
-    """The inner product of a coded vector and a sliced query, estimated."""
-    front = sketch.shape[1]
-    words = planes.shape[1]
-    upper = lower = np.uint64(0)  # how many of the bits are set
-    for j in range(front):
-        upper += ones(sketch[at, j])
-    for j in range(words - front):
-        upper += ones(rest[at, j])
-    for j in range(words):
-        lower += ones(rest[at, words - front + j])
-    both = np.uint64(0)
-    for bit in range(FINE):
-        over = under = np.uint64(0)
-        for j in range(front):
-            over += ones(sketch[at, j] & planes[bit, j])
-        for j in range(words - front):
-            over += ones(rest[at, j] & planes[bit, front + j])
-        for j in range(words):
-            under += ones(rest[at, words - front + j] & planes[bit, j])
-        both += (np.uint64(2) * over + under) << np.uint64(bit)
-    codes = 2.0 * upper + 1.0 * lower
-    return float(gain[at] * (low * (codes - 1.5 * words * WORD) + step * (both - 1.5 * total)))
+def sliced(query: Floats, fine: int) -> tuple[Words, Words, Doubles]:
+    """A query [width] for `product`: the planes of both bands, and their scales."""
+    first, second = np.empty((QUERY, fine // WORD), np.uint64), np.empty((QUERY, (len(query) - fine) // WORD), np.uint64)
+    scales = np.empty((2, 3), np.float64)
+    slices(query[:fine], first, scales[0])
+    slices(query[fine:], second, scales[1])
+    return first, second, scales
+
+
+@compiled
+def product(at: int, sketch: Words, rest: Words, gain: Floats, code: Words, first: Words, second: Words, scales: Doubles) -> float:
+    """The inner product of a coded vector and a sliced query, estimated. `code`: room for one."""
+    front, words = sketch.shape[1], first.shape[1] * FINE
+    code[:front] = sketch[at]
+    code[front:] = rest[at]
+    return gain[at, 0] * unpack(code[:words], FINE, first, scales[0]) + gain[at, 1] * unpack(code[words:], COARSE, second, scales[1])
 
 
 @compiled
@@ -126,9 +148,10 @@ def nearest(
     length: Floats,
     seen: Words,
     query: Floats,
+    fine: int,
     shift: float,
     most: int,
-    differing: NDArray[np.uint16],
+    differing: Bytes,
     rows: Ints,
     cosines: Floats,
 ) -> int:
@@ -138,20 +161,20 @@ def nearest(
     of their codes and the query, `shift` added, over their `length`. The query's own length is 1.
     """
     front = sketch.shape[1]
-    counts = np.zeros(front * WORD + 2, np.int64)
+    counts = np.zeros(256, np.int64)
     for i in range(used):
         d = np.uint64(0)
         for j in range(front):
             d += ones(sketch[i, j] ^ seen[j])
-        differing[i] = d
+        differing[i] = min(d, np.uint64(255))
     for i in range(used):
         counts[differing[i]] += following[i] >= 0
     limit, total = 0, 0
-    while limit < front * WORD and total + counts[limit] < most:
+    while limit < 255 and total + counts[limit] < most:
         total += counts[limit]
         limit += 1
-    planes = np.empty((FINE, len(query) // WORD), np.uint64)
-    low, step, whole = slices(query, planes)
+    first, second, scales = sliced(query, fine)
+    code = np.empty(front + rest.shape[1], np.uint64)
     spare = most - total  # places for those that differ in `limit` bits
     k, found = len(rows), 0
     for i in range(used):
@@ -163,7 +186,7 @@ def nearest(
             spare -= 1
         if length[i] <= 0.0:
             continue
-        cosine = (product(i, sketch, rest, gain, planes, low, step, whole) + shift) / length[i]
+        cosine = (product(i, sketch, rest, gain, code, first, second, scales) + shift) / length[i]
         if found == k and cosine <= cosines[k - 1]:
             continue
         at = found if found < k else k - 1
@@ -176,16 +199,19 @@ def nearest(
 
 
 @compiled
-def recentre(used: int, sketch: Words, rest: Words, gain: Floats, size: Floats, length: Floats, moved: Floats) -> None:
-    """`length` of every key once the centre has moved: of the coded vector + `moved` [width]."""
-    planes = np.empty((FINE, len(moved) // WORD), np.uint64)
-    low, step, whole = slices(moved, planes)
+def recentre(places: Ints, sketch: Words, rest: Words, gain: Floats, length: Floats, moved: Floats, fine: int, along: float) -> None:
+    """`length` of the keys at `places` once the centre has moved from c to c - `moved` [width]; `along`: `moved` times (origin - c).
+
+    It is that of the coded vector: what a code is wrong by then counts nearly the same above and below the line of a cosine near 1.
+    """
+    first, second, scales = sliced(moved, fine)
+    code = np.empty(sketch.shape[1] + rest.shape[1], np.uint64)
     square = 0.0
     for value in moved:
         square += value * value
-    for i in range(used):
-        along = product(i, sketch, rest, gain, planes, low, step, whole)
-        length[i] = np.sqrt(max(size[i] * size[i] + 2.0 * along + square, 0.0))
+    for i in places:
+        beside = product(i, sketch, rest, gain, code, first, second, scales) + along
+        length[i] = np.sqrt(max(length[i] * length[i] + 2.0 * beside + square, 0.0))
 
 
 @compiled

@@ -1,0 +1,257 @@
+"""Rows of vectors that are searched by cosine: as they are while they are few, as codes when they are many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from echodraft.stores import hidden_codes as codes
+from echodraft.stores.checked import checked
+from echodraft.stores.hidden_codes import WORD, Bytes, Doubles, Floats, Ints, Words
+
+EXACT = 1024
+"""Up to so many keys are kept and compared as they are."""
+FINE = 320
+"""Dimensions in which the first keys differ most, which get more bits than the others."""
+FRONT = 4
+"""Words of the sketch."""
+CLOSE = 768
+"""Keys that are compared closely once the sketch has chosen them."""
+GROWTH = 128
+"""Arrays grow by so small a part: in place, so that it costs little."""
+SEED = 2608
+WHAT = "A hidden store"
+
+
+class Neighbours(NamedTuple):
+    """The nearest keys of one query, best first. Shapes [found]; `row` int64, `cosine` float32."""
+
+    row: NDArray[np.int64]
+    cosine: Floats
+
+
+class Keys:
+    """Vectors [width] in rows. The cosine is around the mean of all that were ever put here; `centred` False: around 0, to compare with.
+
+    The first `EXACT` are kept whole. Then the `FINE` directions in which these differ most are found, and from there on a key is a code
+    (`hidden_codes`): 4 bits in each of these directions, 2 in each of the others, around the mean of the first. The mean that the cosine
+    is around moves each time the keys have doubled; the codes stay, their lengths are computed anew from them.
+    """
+
+    def __init__(self, width: int = 0, centred: bool = True) -> None:
+        self.width, self._centred = width, centred
+        self.seen = 0  # vectors that were ever put here
+        self._coded_at = 0  # seen when the mean was last taken; 0 = all are whole
+        padded = -(-width // WORD) * WORD
+        self._fine = min(FINE, padded)
+        front = min(FRONT, self._fine // WORD)
+        words = (self._fine * codes.FINE + (padded - self._fine) * codes.COARSE) // WORD
+        random = np.random.default_rng(SEED)
+        self._signs: Floats = random.choice(np.asarray([-1, 1], np.float32), (2, padded))
+        bands = ((0, self._fine), (self._fine, padded))
+        self._order: Ints = np.stack(
+            [np.concatenate([begin + random.permutation(end - begin) for begin, end in bands]) for _ in range(2)]
+        ).astype(np.int32)
+        self._mirror: Floats = np.empty((padded, 0), np.float32)
+        self._sum: Doubles = np.zeros(padded)
+        self._origin: Floats = np.zeros(padded, np.float32)  # what keys are kept around: near their mean, for the sake of precision
+        self._centre: Floats = np.zeros(padded, np.float32)  # what the cosine is around
+        self._whole: Floats = np.empty((0, padded), np.float32)
+        self._sketch: Words = np.empty((0, front), np.uint64)
+        self._rest: Words = np.empty((0, words - front), np.uint64)
+        self._gain: Floats = np.empty((0, 2), np.float32)
+        self._length: Floats = np.empty(0, np.float32)  # around the centre; of whole keys around the origin
+        self._differing: Bytes = np.empty(0, np.uint8)
+
+    @property
+    def coded(self) -> bool:
+        """Whether keys are codes."""
+        return self._coded_at > 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in vars(self).values() if isinstance(array, np.ndarray))
+
+    @property
+    def centred(self) -> bool:
+        return self._centred
+
+    @centred.setter
+    def centred(self, centred: bool) -> None:
+        if centred != self._centred:
+            self._centred = centred
+            if self.coded:
+                self._recentre(len(self._length))
+
+    def grow(self, rows: int) -> None:
+        """Make room for so many rows."""
+        names = ("sketch", "rest", "gain", "length", "differing") if self.coded else ("whole", "length")
+        for name in names:
+            longer(getattr(self, f"_{name}"), rows)
+
+    def put(self, rows: NDArray[np.int64], states: NDArray[Any], used: int) -> None:
+        """Write states [n, width] into rows; `used` rows are in use then. What is no number is 0."""
+        vectors = self._padded(states)
+        if not self.seen:
+            self._origin = vectors.mean(axis=0)
+        self._sum += vectors.sum(axis=0)
+        self.seen += len(rows)
+        if self.coded:
+            self._encode(vectors, rows)
+            if self.seen >= 2 * self._coded_at:
+                self._recentre(used)
+            return
+        self._whole[rows] = vectors - self._origin
+        self._length[rows] = np.linalg.norm(self._whole[rows], axis=1)
+        if used > EXACT:
+            self._begin_codes(used)
+
+    def nearest(self, states: NDArray[Any], k: int, following: Ints, used: int) -> list[Neighbours]:
+        """The k keys with the largest cosine to each of `states` [n, width], of the first `used` rows those that something follows."""
+        find = self._by_code if self.coded else self._by_all
+        return [find(query, k, following, used) for query in self._padded(states)]
+
+    def arrays(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """What these rows are made of: `whole`, or `sketch`, `rest`, `gain` and `mirror`; `length`, the means; `shape` int64 [3]."""
+        keys = ("sketch", "rest", "gain", "length") if self.coded else ("whole", "length")
+        return {
+            "shape": np.asarray([self.width, self.seen, self._coded_at], np.int64),
+            **{name: getattr(self, f"_{name}") for name in ("sum", "origin", "centre", "mirror")},
+            **{name: getattr(self, f"_{name}")[rows] for name in keys},
+        }
+
+    @classmethod
+    def restore(cls, arrays: Mapping[str, NDArray[Any]], n: int) -> Self:
+        """The keys that gave these arrays, in rows 0 … n - 1. Raises `ValueError`."""
+        width, seen, coded_at = checked(arrays, WHAT, "shape", np.int64, 3).tolist()
+        if not 0 <= width <= 1 << 20 or min(seen, coded_at) < 0 or (n and not width):
+            raise ValueError(f"{WHAT} of {n} keys cannot be of shape {(width, seen, coded_at)}.")
+        keys = cls(width)
+        keys.seen, keys._coded_at = seen, coded_at
+        if keys.coded:
+            keys._mirror = np.empty((len(keys._sum), keys._fine), np.float32)
+        for name in ("sum", "origin", "centre", "mirror"):
+            held = getattr(keys, f"_{name}")
+            setattr(keys, f"_{name}", checked(arrays, WHAT, name, held.dtype, *held.shape).copy())
+        keys.grow(n)
+        for name in ("sketch", "rest", "gain", "length") if keys.coded else ("whole", "length"):
+            held = getattr(keys, f"_{name}")
+            held[:n] = checked(arrays, WHAT, name, held.dtype, n, *held.shape[1:])
+        return keys
+
+    def _padded(self, states: NDArray[Any]) -> Floats:
+        """States as rows of float32, 0 for what is no number. Shape [n, padded width]."""
+        out: Floats = np.zeros((len(states), len(self._origin)), np.float32)
+        out[:, : self.width] = states
+        if not np.isfinite(out).all():
+            out[~np.isfinite(out)] = 0.0
+        return out
+
+    def _turned(self, vectors: Floats) -> Floats:
+        """Vectors with the directions in which keys differ most in the first band, and either band mixed."""
+        out = vectors - (vectors @ self._mirror) @ self._mirror.T
+        # Two rounds mix 64 x 64 dimensions: as good as any for the widths of models, and two small products of matrices.
+        for signs, order in zip(self._signs, self._order, strict=True):
+            out = ((out[:, order] * signs).reshape(-1, WORD) @ MIXED).reshape(out.shape)
+        return out
+
+    def _mean(self) -> Floats:
+        """What the cosine is to be around."""
+        return (self._sum / self.seen if self._centred else 0.0 * self._sum).astype(np.float32)
+
+    def _begin_codes(self, used: int) -> None:
+        """Whole keys become codes around their mean."""
+        whole, room = self._whole[:used] + self._origin, len(self._length)
+        self._origin = (self._sum / self.seen).astype(np.float32)
+        self._whole = np.empty((0, whole.shape[1]), np.float32)
+        self._mirror = mirror(directions(whole - self._origin, self._fine))
+        self._coded_at, self._centre = self.seen, self._mean()
+        self.grow(room)
+        self._encode(whole, np.arange(used))
+
+    def _encode(self, vectors: Floats, rows: NDArray[np.int64]) -> None:
+        around, places = vectors - self._origin, rows.astype(np.int32)
+        codes.encode(self._turned(around), places, self._fine, self._sketch, self._rest, self._gain)
+        self._length[rows] = np.linalg.norm(around, axis=1)
+        self._move(places, self._origin)
+
+    def _recentre(self, used: int) -> None:
+        """The mean of all keys so far becomes the centre."""
+        old, self._centre, self._coded_at = self._centre, self._mean(), self.seen
+        self._move(np.arange(used, dtype=np.int32), old)
+
+    def _move(self, places: Ints, old: Floats) -> None:
+        """Lengths around the `old` centre become lengths around the centre."""
+        moved = old - self._centre
+        if moved.any():
+            along = float((self._origin - old) @ moved)
+            turned = self._turned(moved[None])[0]
+            codes.recentre(places, self._sketch, self._rest, self._gain, self._length, turned, self._fine, along)
+
+    def _by_code(self, query: Floats, k: int, following: Ints, used: int) -> Neighbours:
+        """By sketch, then by codes."""
+        direction = unit(query - self._centre)
+        turned, around = self._turned(np.stack([direction, query - self._origin]))
+        seen = np.packbits(around[: self._sketch.shape[1] * WORD] >= 0, bitorder="little").view(np.uint64)
+        rows, cosines = np.empty(k, np.int32), np.empty(k, np.float32)
+        keys = (self._sketch, self._rest, self._gain, self._length)
+        shift = float((self._origin - self._centre) @ direction)
+        found = codes.nearest(used, following, *keys, seen, turned, self._fine, shift, CLOSE, self._differing, rows, cosines)
+        return Neighbours(rows[:found].astype(np.int64), cosines[:found])
+
+    def _by_all(self, query: Floats, k: int, following: Ints, used: int) -> Neighbours:
+        """By all keys as they are."""
+        centre = self._mean() - self._origin
+        direction = unit(query - self._origin - centre)
+        along = self._whole[:used] @ np.stack([direction, centre], axis=1)  # no copy of the keys around the centre
+        square = self._length[:used] ** 2 - 2.0 * along[:, 1] + centre @ centre
+        valid = (following[:used] >= 0) & (square > 0.0)
+        cosine = np.full(used, -np.inf, np.float32)
+        cosine[valid] = (along[valid, 0] - centre @ direction) / np.sqrt(square[valid])
+        best = np.argsort(-cosine, kind="stable")[: min(k, int(valid.sum()))]
+        return Neighbours(best, cosine[best])
+
+
+def directions(vectors: Floats, n: int) -> Floats:
+    """`n` orthonormal directions in which `vectors` [rows, width] reach furthest, nearly: two rounds of subspace iteration. [width, n]."""
+    found: Floats = np.random.default_rng(SEED).standard_normal((vectors.shape[1], n), np.float32)
+    for _ in range(2):
+        found = np.linalg.qr(vectors.T @ (vectors @ found))[0]
+    return found
+
+
+def mirror(basis: Floats) -> Floats:
+    """B [width, n] such that v - B Bᵀv is v mirrored, so that its first n dimensions span what the orthonormal `basis` [width, n] spans.
+
+    A block reflection: between -basis, turned within its span until its first n rows are symmetric, and the first n unit vectors.
+    """
+    n = basis.shape[1]
+    left, _, right = np.linalg.svd(basis[:n])
+    apart = -basis @ (right.T @ left.T)
+    apart[:n] -= np.eye(n, dtype=np.float32)
+    out: Floats = np.sqrt(np.float32(2)) * np.linalg.qr(apart)[0]
+    return out
+
+
+def hadamard(size: int) -> Floats:
+    """`size` (a power of two) orthonormal rows of equal magnitudes."""
+    rows: Floats = np.ones((1, 1), np.float32)
+    while len(rows) < size:
+        rows = np.asarray(np.block([[rows, rows], [rows, -rows]]) / np.sqrt(2), np.float32)
+    return rows
+
+
+MIXED = hadamard(WORD)
+
+
+def unit(vector: Floats) -> Floats:
+    length = float(np.linalg.norm(vector))
+    return vector / np.float32(length) if length > 0 else vector
+
+
+def longer(array: NDArray[Any], rows: int) -> None:
+    """Lengthen an array in place, which copies little: the system moves its pages. Nobody may hold a view of it."""
+    array.resize((rows, *array.shape[1:]), refcheck=False)
