@@ -98,7 +98,7 @@ def test_a_state_that_was_recorded_twice_is_counted_and_can_be_left_out(cli: Cli
         counts.append(json.loads(cli("bench-store", *arguments).out)["results"][0])
     twice, once = counts
     assert twice["real"] > twice["distinct"]
-    assert once["real"] == once["distinct"] == twice["distinct"]
+    assert once["real"] == once["distinct"] < twice["real"]
 
 
 def test_a_search_is_compared_with_a_measured_step(cli: Cli, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from echodraft.backends.toy import ToyBackend, ToyTokenizer
 from echodraft.backends.transformers import TransformersBackend
 from echodraft.bench.record import describe, read_layers, record
 from echodraft.bench.recording import Recording, Writer
+from echodraft.bench.replay import Corpus
 from echodraft.bench.suites import Item
 from echodraft.build import make_drafter
 from echodraft.core.backend import Backend
@@ -185,3 +186,15 @@ def test_only_the_norm_is_shown_where_layers_cannot_be(tmp_path: Path) -> None:
     held = decoder(drafter="pld+")
     with pytest.raises(UsageError, match="another drafter"):
         record(items(), held, writer(tmp_path / "r", held, "norm,1"), lambda _: MOST)
+
+
+def test_a_replay_shows_drafters_the_layer_that_it_is_told(tmp_path: Path) -> None:
+    held = make(tmp_path / "r", layers="norm,1", some=slice(2))
+    entry = held.entries[0]
+    for layer in ("norm", "1"):
+        states = Corpus(held, layer=layer).trajectories[0].states
+        assert states is not None
+        assert (states() == held.hidden(entry, layer)).all()
+    assert (held.hidden(entry, "1") != held.hidden(entry)).any()
+    with pytest.raises(UsageError, match="no states of layer 7, only norm, 1"):
+        Corpus(held, layer="7")

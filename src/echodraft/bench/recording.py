@@ -92,11 +92,11 @@ class Recording:
         """The most output tokens that were asked for."""
         return entry.max_new_tokens or self.manifest.get("settings", {}).get("max_new_tokens")
 
-    def trajectory(self, entry: Entry) -> Trajectory:
-        """Ids and best ids of a request; its hidden states are read when they are asked for. Raises `EchodraftError`."""
+    def trajectory(self, entry: Entry, layer: str = "norm") -> Trajectory:
+        """Ids and best ids of a request; hidden states, of this layer, are read when they are asked for. Raises `EchodraftError`."""
         with self._arrays(entry.file) as held:
             prompt, output, top = (held.get_tensor(name) for name in ("prompt", "output", "top"))
-        return Trajectory(prompt.tolist(), output.tolist(), top, partial(self.hidden, entry) if self.width else None)
+        return Trajectory(prompt.tolist(), output.tolist(), top, partial(self.hidden, entry, layer) if self.width else None)
 
     def hidden(self, entry: Entry, layer: str = "norm") -> NDArray[np.float16]:
         """Hidden states of all fed tokens of a request, float16 [prompt + output - 1, width]."""

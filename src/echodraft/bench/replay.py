@@ -65,14 +65,22 @@ class Replayed:
 
 
 class Corpus:
-    """The requests of a recording in order, read once for all drafters. `limit`: the first ones."""
+    """The requests of a recording in order, read once for all drafters. `limit`: the first ones.
 
-    def __init__(self, recording: Recording, limit: int | None = None) -> None:
+    Drafters get the hidden states of `layer`: norm, or the number of a decoder layer. Raises `UsageError` where it was not recorded.
+    """
+
+    def __init__(self, recording: Recording, limit: int | None = None, layer: str = "norm") -> None:
+        held = recording.manifest.get("layers") or []
+        if layer != "norm" and layer not in held:
+            raise UsageError(
+                f"{recording.folder} holds no states of layer {layer}, only {', '.join(held) or 'none'}. Record with --layers."
+            )
         self.recording = recording
         self.entries = recording.entries[:limit]
         if not self.entries:
             raise UsageError(f"{recording.folder} holds no finished request yet.")
-        self.trajectories: list[Trajectory] = [recording.trajectory(entry) for entry in self.entries]
+        self.trajectories: list[Trajectory] = [recording.trajectory(entry, layer) for entry in self.entries]
         seen: set[tuple[int, ...]] = set()
         self.repeated: list[bool] = []
         for trajectory in self.trajectories:

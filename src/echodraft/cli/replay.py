@@ -26,6 +26,7 @@ def command(
     draft_cost: DraftCost = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="The first N requests.", show_default=False)] = None,
     memory: Annotated[str, typer.Option("--memory", metavar="carry|cold", help="Remember from request to request, or not.")] = "carry",
+    layer: Annotated[str, typer.Option("--layer", help="Whose recorded hidden states drafters get: norm, or a decoder layer.")] = "norm",
     no_repeats: Annotated[bool, typer.Option("--no-repeats", help="Only count prompts that did not occur before.")] = False,
     tokenizer: Annotated[
         str | None, typer.Option("--tokenizer", help="For drafters that read text. Default: the recorded model's.", show_default=False)
@@ -52,7 +53,7 @@ def command(
         raise UsageError("Name at least one drafter with --drafters and one size with --budget.")
     budgets = [read(part) for part in sizes]
     curve = find_curve(cost) if cost is not None else None
-    corpus = Corpus(Recording(recording), limit)
+    corpus = Corpus(Recording(recording), limit, layer)
     words = text_of(corpus.recording, names, tokenizer)
     drafting = None
     if draft_model is not None:

@@ -135,7 +135,8 @@ def product(at: int, sketch: Words, rest: Words, gain: Floats, code: Words, firs
     front, words = sketch.shape[1], first.shape[1] * FINE
     code[:front] = sketch[at]
     code[front:] = rest[at]
-    return gain[at, 0] * unpack(code[:words], FINE, first, scales[0]) + gain[at, 1] * unpack(code[words:], COARSE, second, scales[1])
+    fine = gain[at, 0] * unpack(code[:words], FINE, first, scales[0])
+    return float(fine + gain[at, 1] * unpack(code[words:], COARSE, second, scales[1]))
 
 
 @compiled

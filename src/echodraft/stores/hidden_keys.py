@@ -152,7 +152,7 @@ class Keys:
 
     def _turned(self, vectors: Floats) -> Floats:
         """Vectors with the directions in which keys differ most in the first band, and either band mixed."""
-        out = vectors - (vectors @ self._mirror) @ self._mirror.T
+        out: Floats = np.subtract(vectors, (vectors @ self._mirror) @ self._mirror.T, dtype=np.float32)
         # Two rounds mix 64 x 64 dimensions: as good as any for the widths of models, and two small products of matrices.
         for signs, order in zip(self._signs, self._order, strict=True):
             out = ((out[:, order] * signs).reshape(-1, WORD) @ MIXED).reshape(out.shape)
@@ -160,7 +160,8 @@ class Keys:
 
     def _mean(self) -> Floats:
         """What the cosine is to be around."""
-        return (self._sum / self.seen if self._centred else 0.0 * self._sum).astype(np.float32)
+        out: Floats = (self._sum / self.seen if self._centred else 0.0 * self._sum).astype(np.float32)
+        return out
 
     def _begin_codes(self, used: int) -> None:
         """Whole keys become codes around their mean."""
