@@ -24,7 +24,7 @@ def checked(arrays: Mapping[str, NDArray[Any]], what: str, name: str, dtype: Any
 
 def check_text(what: str, tokens: NDArray[Any], lengths: NDArray[Any], times: NDArray[Any]) -> None:
     """`tokens` are the ids of sequences of `lengths`, finished at `times`. Raises `ValueError` where they do not fit together."""
-    if len(lengths) != len(times) or tokens.min(initial=0) < 0 or tokens.max(initial=0) >= 1 << 31:
+    if len(lengths) != len(times) or tokens.min(initial=0) < 0:
         raise ValueError(f"{what} holds ids that are none, or has not one time a sequence.")
     if lengths.min(initial=0) < 0 or lengths.max(initial=0) > len(tokens) or lengths.sum() != len(tokens):
         raise ValueError(f"{what} has sequences that are not as long as its text.")

@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from echodraft.stores.checked import check_text, checked
+
 MOST = 4096
 """Answers kept, whatever the limits allow: every request compares its key with all of them."""
 NONE: NDArray[np.int32] = np.empty(0, np.int32)
@@ -93,18 +95,11 @@ class OutputStore:
 
     @classmethod
     def restore(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        keys, lengths, times, ids = (arrays.get(name, NONE) for name in ("keys", "lengths", "times", "ids"))
-        if [array.dtype.str[1:] for array in (keys, lengths, times, ids)] != ["f2", "i8", "f8", "i4"]:
-            raise ValueError("The arrays of a store of answers are of other types.")
-        if (
-            (keys.ndim, ids.ndim) != (2, 1)
-            or not len(keys) == len(lengths) == len(times)
-            or not np.isfinite(keys).all()
-            or not np.isfinite(times).all()
-        ):
-            raise ValueError("A store of answers holds one key and one time for each.")
-        if lengths.min(initial=0) < 0 or lengths.max(initial=0) > len(ids) or lengths.sum() != len(ids) or ids.min(initial=0) < 0:
-            raise ValueError("The answers of a store are not as long as its text, or hold ids that are none.")
+        what = "A store of answers"
+        ids, lengths, times = (checked(arrays, what, *each) for each in (("ids", np.int32), ("lengths", np.int64), ("times", np.float64)))
+        check_text(what, ids, lengths, times)
+        shape = arrays["keys"].shape[1:] if "keys" in arrays else ()
+        keys = checked(arrays, what, "keys", np.float16, len(lengths), *(shape or (0,)))
         store, at = cls(), 0
         for key, length, when in zip(keys, lengths.tolist(), times.tolist(), strict=True):
             store.add(key, ids[at : at + length], when)

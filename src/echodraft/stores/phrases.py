@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from time import time
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from echodraft.stores import phrases_table as table
+from echodraft.stores.checked import checked
 from echodraft.stores.phrases_table import CLOCK, FREE, HAND, KEPT, LIVE, TOKENS, TRIED, USED
 
 FIRST = 64
@@ -146,20 +148,21 @@ class PhrasePool:
 
     @classmethod
     def restore(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        limits = _array(arrays, "limits", np.int64, (4,))
+        held = partial(checked, arrays, "A phrase pool")
+        limits = held("limits", np.int64, 4)
         length, per_key, most, clock = limits.tolist()
         store = cls(length, per_key, most)
-        size = _array(arrays, "size", np.int32, None)
+        size = held("size", np.int32)
         n = len(size)
         parts = {
-            "token": _array(arrays, "token", np.int32, (n, length + 1)),
+            "token": held("token", np.int32, n, length + 1),
             "size": size,
-            "score": _array(arrays, "score", np.float64, (n,)),
-            "when": _array(arrays, "when", np.float64, (n,)),
-            "tally": _array(arrays, "tally", np.float32, (n, 2)),
+            "score": held("score", np.float64, n),
+            "when": held("when", np.float64, n),
+            "tally": held("tally", np.float32, n, 2),
         }
-        if n > most or clock < 0 or not all(np.isfinite(parts[name]).all() for name in ("score", "when", "tally")):
-            raise ValueError("A phrase pool holds finite numbers, and no more phrases than its limit.")
+        if n > most or clock < 0:
+            raise ValueError("A phrase pool holds no more phrases than its limit.")
         if (parts["tally"] < 0).any() or (parts["tally"][:, KEPT] > parts["tally"][:, TRIED]).any():
             raise ValueError("A phrase cannot have been kept more often than it was tried.")
         used = np.arange(length + 1) < size[:, None]
@@ -175,13 +178,6 @@ class PhrasePool:
             raise ValueError("A phrase pool holds a phrase once, and no more of a key than its limit.")
         store._table = made
         return store
-
-
-def _array(arrays: Mapping[str, NDArray[Any]], name: str, dtype: Any, shape: tuple[int, ...] | None) -> NDArray[Any]:
-    array = arrays.get(name)
-    if array is None or array.dtype != dtype or (array.ndim != 1 if shape is None else array.shape != shape):
-        raise ValueError(f"A phrase pool needs an array '{name}' of {np.dtype(dtype).name}.")
-    return array
 
 
 def warm() -> None:

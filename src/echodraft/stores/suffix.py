@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from echodraft.stores import suffix_tree as trie
+from echodraft.stores.checked import check_text, checked
 from echodraft.stores.suffix_nodes import (
     CHUNK,
     ENTRIES,
@@ -201,15 +202,12 @@ class SuffixStore:
 
     @classmethod
     def restore(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        tokens, lengths, times, depth = (
-            _plain(arrays, *what) for what in (("tokens", "i"), ("lengths", "i"), ("times", "f"), ("depth", "i"))
+        what = "A suffix store"
+        tokens, lengths, times = (
+            checked(arrays, what, *each) for each in (("tokens", np.int32), ("lengths", np.int64), ("times", np.float64))
         )
-        if len(depth) != 1 or len(lengths) != len(times) or not np.isfinite(times).all():
-            raise ValueError("The arrays of a suffix store do not fit together.")
-        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < 1 << 31:
-            raise ValueError("A suffix store holds a token id that is none.")
-        if lengths.min(initial=0) < 0 or lengths.max(initial=0) > len(tokens) or lengths.sum() != len(tokens):
-            raise ValueError("The sequences of a suffix store are not as long as its text.")
+        check_text(what, tokens, lengths, times)
+        depth = checked(arrays, what, "depth", np.int64, 1)
         store = cls(int(depth[0]))
         at = 0
         for length, when in zip(lengths.tolist(), times.tolist(), strict=True):
@@ -266,14 +264,6 @@ def _longer(array: NDArray[Any], length: int) -> NDArray[Any]:
     out = np.zeros((length, *array.shape[1:]), array.dtype)
     out[: len(array)] = array
     return out
-
-
-def _plain(arrays: Mapping[str, NDArray[Any]], name: str, kind: str) -> NDArray[Any]:
-    """A one-dimensional array of integers or floats from a file. Raises `ValueError`."""
-    array = arrays.get(name)
-    if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind != kind:
-        raise ValueError(f"A suffix store needs an array '{name}'.")
-    return array
 
 
 def warm() -> None:
