@@ -32,9 +32,9 @@ def cost_file(model: str | Path, dtype: str, device: str) -> Path:
 
 
 def save_curve(curve: CostCurve, path: Path) -> None:
-    """Write a curve as JSON: rows, contexts, cost, name. Never leaves half a file."""
+    """Write a curve as JSON: rows, contexts, cost, name, seconds, read. Never leaves half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    held = {"name": curve.name, "rows": curve.rows, "contexts": curve.contexts, "cost": curve.cost, "seconds": curve.seconds}
+    held = {name: getattr(curve, name) for name in ("name", "rows", "contexts", "cost", "seconds", "read")}
     unfinished = path.with_suffix(f".{os.getpid()}.tmp")
     unfinished.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
     unfinished.replace(path)
@@ -66,7 +66,7 @@ def load_curve(path: Path) -> CostCurve:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"The cost curve {path} cannot be read ({error}). Measure it again with: echodraft cost.") from error
     shape = [len(line) for line in curve.cost]
-    if not curve.rows or curve.rows[0] != 1 or shape != [len(curve.rows)] * len(curve.contexts):
+    if not curve.rows or curve.rows[0] != 1 or shape != [len(curve.rows)] * len(curve.contexts) or len(curve.read) not in (0, len(shape)):
         raise UsageError(f"The cost curve {path} is incomplete. Measure it again with: echodraft cost.")
     return curve
 
@@ -79,4 +79,5 @@ def read_curve(held: Mapping[str, Any]) -> CostCurve:
         tuple(int(n) for n in held["contexts"]),
         str(held["name"]),
         tuple(float(t) for t in held.get("seconds", ())),
+        tuple(float(t) for t in held.get("read", ())),
     )

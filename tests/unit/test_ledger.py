@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conforming import draft_model
+from echodraft.backends.toy import ToyBackend
+from echodraft.bench.cost import measure
 from echodraft.build import make_drafter
 from echodraft.core.accept import Stops, Verdict
 from echodraft.core.budget import Adaptive, CostCurve
@@ -18,6 +21,8 @@ from echodraft.core.draft import EMPTY, Draft
 from echodraft.core.engine import Engine
 from echodraft.core.ledger import CREDIT, Ledger
 from echodraft.core.step import Step
+from echodraft.curves import load_curve, save_curve
+from echodraft.errors import UsageError
 from harness import Scripted, decoded, drive
 
 VOCAB = 97
@@ -252,3 +257,13 @@ def test_a_reading_that_was_measured_is_priced_as_measured() -> None:
     assert curve.reading(4000, 0) == pytest.approx(198.0)
     assert curve.reading(8, 0) == pytest.approx(1.2), "few rows are known from the curve"
     assert CostCurve((1, 64), ((1.0, 2.0),)).reading(127, 0) == pytest.approx(3.0)
+
+
+def test_what_reading_takes_is_measured_and_kept(tmp_path: Path) -> None:
+    curve, _ = measure(ToyBackend(context=400), [20, 200], "toy", repeats=1)
+    assert len(curve.read) == 2
+    save_curve(curve, tmp_path / "curve.json")
+    assert load_curve(tmp_path / "curve.json") == curve
+    save_curve(CostCurve((1, 2), ((1.0, 1.5),), read=(3.0, 4.0)), tmp_path / "wrong.json")
+    with pytest.raises(UsageError, match="incomplete"):
+        load_curve(tmp_path / "wrong.json")

@@ -55,7 +55,9 @@ def command(
     path = curve_file(decoder.name, backend)
     save_curve(curve, path)
     if as_json:
-        console.json_object({"rows": curve.rows, "contexts": curve.contexts, "seconds": seconds, "cost": curve.cost, "file": str(path)})
+        console.json_object(
+            {"rows": curve.rows, "contexts": curve.contexts, "seconds": seconds, "cost": curve.cost, "read": curve.read, "file": str(path)}
+        )
         return
     from rich.console import Console
     from rich.table import Table
@@ -69,4 +71,6 @@ def command(
         cells = [f"{value:.{digits}f}" for t, c in zip(seconds, curve.cost, strict=True) for value, digits in ((1e3 * t[i], 1), (c[i], 2))]
         table.add_row(str(rows), *cells)
     Console().print(table)
+    for length, cost in zip(lengths, curve.read, strict=True):
+        console.note(f"Reading a prompt of {length} tokens costs as much as {cost:.1f} forwards of one token.")
     console.note(f"Kept in {path}.")

@@ -222,6 +222,7 @@ class DraftEngine:
         sampler = Surely(Rule() if reading.shift is None else session.rule, k=self.k, shift=reading.shift or 0)
         if followed.inner is None:
             followed.inner = self.engine.open(tokens, sampler, stops, session.tenant)
+            followed.inner.follows = len(tokens)
         else:
             self.engine.follow(followed.inner, tokens, stops)
             followed.inner.sampler = sampler

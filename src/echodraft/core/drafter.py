@@ -24,6 +24,11 @@ class Context(Protocol):
     @property
     def prompt_length(self) -> int: ...
     @property
+    def settled(self) -> int:
+        """How many tokens stay. Behind them a draft model, drafted for in a cascade, guesses: no more is worth remembering."""
+        ...
+
+    @property
     def rule(self) -> Rule: ...
 
 

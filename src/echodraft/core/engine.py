@@ -105,7 +105,8 @@ class Engine:
             session.prompt_length = same
             self.drafter.rewind(session, same)
         held.extend(tokens[same:])
-        session.prompt_length, session.stops, session.finish, session.at_once = len(held), stops, None, AT_ONCE
+        session.prompt_length = session.follows = len(held)
+        session.stops, session.finish, session.at_once = stops, None, AT_ONCE
 
     def close(self, session: Session) -> None:
         """End a session and free its slot; closing twice is harmless."""

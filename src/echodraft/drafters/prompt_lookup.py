@@ -79,14 +79,14 @@ class PromptLookup(Drafter):
 
     def open(self, session: Context) -> None:
         self._index[session.id] = NgramIndex(self.longest, self.latest)
-        self._index[session.id].extend(session.tokens)
+        self._index[session.id].extend(session.tokens[: session.settled])
 
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
         return [self._chain(s, min(b.nodes, b.depth)) for s, b in zip(sessions, budgets, strict=True)]
 
     def _chain(self, session: Context, most: int) -> Draft:
         index, tokens = self._index[session.id], session.tokens
-        index.extend(tokens)
+        index.extend(tokens[: session.settled])
         found = index.find(tokens, self.shortest)
         if found is None:
             return EMPTY
@@ -105,11 +105,11 @@ class PromptLookup(Drafter):
 
     def observe(self, steps: Sequence[Step]) -> None:
         for step in steps:
-            self._index[step.session.id].extend(step.session.tokens)
+            self._index[step.session.id].extend(step.session.tokens[: step.session.settled])
 
     def rewind(self, session: Context, length: int) -> None:
-        self.close(session)
-        self.open(session)
+        if self._index[session.id].length > length:
+            self.open(session)
 
     def close(self, session: Context) -> None:
         self._index.pop(session.id, None)

@@ -88,7 +88,7 @@ class Suffix(Drafter):
 
     def _index(self, session: Context) -> SuffixStore:
         own = SuffixStore(self.depth, removable=False)
-        own.append(own.begin(), session.tokens)
+        own.append(own.begin(), session.tokens[: session.settled])
         return own
 
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
@@ -97,9 +97,10 @@ class Suffix(Drafter):
     def _draft(self, session: Context, budget: Budget) -> Draft:
         known = self._known[session.id]
         self._follow(session, known)
-        found, source = self._ask(known.own, (), 0, budget), "suffix"
+        tokens = session.tokens
+        whole = known.own.tokens == len(tokens)
+        found, source = self._ask(known.own, () if whole else tokens[-self.depth :], 0 if whole else None, budget), "suffix"
         if known.shared.tokens:
-            tokens = session.tokens
             seq = known.outputs[-1].seq if known.growing and known.outputs[-1].end == len(tokens) else None
             other = self._ask(known.shared, tokens[-known.shared.depth :], seq, budget)
             if other.score > found.score:
@@ -137,11 +138,12 @@ class Suffix(Drafter):
         for step in steps:
             session, known = step.session, self._known[step.session.id]
             self._follow(session, known)
-            self._remember(known, session.tokens, len(session.tokens) - len(step.verdict.tokens))
+            if session.settled == len(session.tokens):
+                self._remember(known, session.tokens, len(session.tokens) - len(step.verdict.tokens))
 
     def _follow(self, session: Context, known: Known) -> None:
-        """Take in what the session has and its own store has not."""
-        known.own.append(0, session.tokens[known.own.tokens :])
+        """Take in what stays of the session and its own store has not."""
+        known.own.append(0, session.tokens[known.own.tokens : session.settled])
 
     def _remember(self, known: Known, tokens: Sequence[int], begin: int) -> None:
         """tokens[begin:] are output: they go into the memory, behind the output before them if there is nothing between."""
@@ -160,7 +162,8 @@ class Suffix(Drafter):
 
     def rewind(self, session: Context, length: int) -> None:
         known = self._known[session.id]
-        known.own = self._index(session)
+        if known.own.tokens > length:
+            known.own = self._index(session)
         while known.outputs and known.outputs[-1].end > length:
             cut = known.outputs.pop()
             known.shared.remove(cut.seq)
