@@ -21,7 +21,7 @@ from echodraft.bench.recording import TOP, Entry, Recording
 from echodraft.build import check_budget, make_drafter, make_policy, takes
 from echodraft.core.accept import Check, Stops
 from echodraft.core.backend import Need
-from echodraft.core.budget import CPU_CURVE, CostCurve
+from echodraft.core.budget import CPU_CURVE, MOST_NODES, CostCurve
 from echodraft.core.draft_model import DraftModel
 from echodraft.core.drafter import Drafter, Words
 from echodraft.core.engine import Engine
@@ -274,10 +274,12 @@ def price(forwards: Sequence[tuple[int, int]], curve: CostCurve) -> float:
     tables: dict[int, NDArray[np.float64]] = {}
     cost = 0.0
     for rows, context in forwards:
-        table = tables.get(context)
-        if table is None or len(table) <= rows:
-            table = tables[context] = curve.table(max(64, rows), context)
-        cost += float(table[rows] / table[1])
+        if rows > MOST_NODES:  # what is read, such as a prompt
+            cost += curve.reading(rows, context)
+            continue
+        if context not in tables:
+            tables[context] = curve.table(MOST_NODES, context)
+        cost += float(tables[context][rows] / tables[context][1])
     return cost
 
 
