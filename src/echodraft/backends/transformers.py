@@ -52,7 +52,7 @@ class TransformersBackend:
         self.context: int | None = getattr(config, "max_position_embeddings", None)
         self._positions = self.context  # no draft goes beyond, also where a caller lifts `context` to let sessions do so
         self.device: torch.device = model.get_input_embeddings().weight.device
-        self.dtype: torch.dtype = model.dtype
+        self.dtype: torch.dtype = (None if packed is None else packed.dtype) or model.dtype  # of activations
         self.forwards = 0
         self._also: tuple[int, ...] = ()
         self._types = layer_types(config)

@@ -2,12 +2,15 @@
 
 PyTorch's dynamic quantisation: weights in int8 with a scale for each output, rows of activations in uint8 with one scale for the whole
 tensor. A row's result so depends on its neighbours, which the target's must not.
+
+The kernels take and give float32. A small model spends as much on converting to bfloat16 and back as on a layer, so what lies between
+the layers is float32 too, where the model allows it; layers that read the same tensor are multiplied as one.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,13 +19,16 @@ from torch import Tensor, nn
 from echodraft.backends.transformers_linear import PackedLinears, _mark, suitable
 from echodraft.errors import Unsupported
 
+TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Layers of one module that read the same tensor."""
+
 
 def quantize(model: nn.Module) -> PackedLinears:
     """The linear layers of a CPU model in int8. Raises `Unsupported` where PyTorch has no such kernels or no layer suits them."""
     found = suitable(model)
     if not found or torch.backends.quantized.engine not in ("fbgemm", "x86"):
         raise Unsupported("int8 needs a model with linear layers on an x86 CPU. Leave out --draft-quantize (draft_quantize= in Python).")
-    return Int8Linears(found)
+    return Int8Linears(model, found)
 
 
 class Int8Linears(PackedLinears):
@@ -30,21 +36,79 @@ class Int8Linears(PackedLinears):
 
     kind = "int8"
 
-    def __init__(self, found: list[nn.Linear]) -> None:
+    def __init__(self, model: nn.Module, found: list[nn.Linear]) -> None:
         self._on = False
+        embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+        if embeddings and widens(model, [*found, *embeddings]):
+            self.dtype = torch.float32
+        layers: dict[nn.Module, Callable[[Tensor], Tensor]] = {}
         with torch.inference_mode(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # tensors of quantised dtypes are to go; the kernels have no other entrance yet
-            self._layers = [(module, _forward(module)) for module in found]
-        self._marks = [_mark(module.weight) for module in found]
+            for group in _groups(model, found):
+                layers |= zip(group, _forwards(group, self.dtype or group[0].weight.dtype), strict=True)
+        if self.dtype is not None:
+            layers |= {module: _wide(module) for module in embeddings}
+        self._layers = list(layers.items())
+        self._marks = [_mark(module.weight) for module in layers]  # type: ignore[arg-type]
 
 
-def _forward(module: nn.Linear) -> Callable[[Tensor], Tensor]:
-    weight, dtype = module.weight.detach().float(), module.weight.dtype
+def widens(model: nn.Module, served: Sequence[nn.Module]) -> bool:
+    """Whether all between the layers that are `served` may be float32: there is nothing else but norms that multiply in any dtype."""
+    held = {id(p) for module in served for p in module.parameters(recurse=False)}
+    held |= {id(p) for module in model.modules() if type(module).__name__.endswith("RMSNorm") for p in module.parameters(recurse=False)}
+    return all(id(p) in held for p in model.parameters())
+
+
+def _groups(model: nn.Module, found: list[nn.Linear]) -> list[list[nn.Linear]]:
+    """The layers, those `TOGETHER` side by side."""
+    left = dict.fromkeys(found)
+    groups: list[list[nn.Linear]] = []
+    for parent in model.modules():
+        for names in TOGETHER:
+            group = [child for name in names if isinstance(child := getattr(parent, name, None), nn.Linear) and child in left]
+            alike = {(layer.in_features, layer.weight.dtype, layer.bias is None) for layer in group}
+            if len(group) == len(names) and len(alike) == 1:
+                groups.append(group)
+                left = {layer: None for layer in left if layer not in group}
+    return [*groups, *([layer] for layer in left)]
+
+
+def _forwards(group: Sequence[nn.Linear], dtype: torch.dtype) -> list[Callable[[Tensor], Tensor]]:
+    """A forward for each layer, all of them by one product."""
+    weight = torch.cat([layer.weight.detach().float() for layer in group])
     scale = weight.abs().amax(dim=1).clamp(min=1e-12).double() / 127.0
-    zero = torch.zeros(len(scale), dtype=torch.long)
-    held = torch.quantize_per_channel(weight, scale, zero, 0, torch.qint8)
-    packed: Any = torch.ops.quantized.linear_prepack(held, None if module.bias is None else module.bias.detach().float())
+    held = torch.quantize_per_channel(weight, scale, torch.zeros(len(scale), dtype=torch.long), 0, torch.qint8)
+    bias = None if group[0].bias is None else torch.cat([layer.bias.detach().float() for layer in group])
+    packed: Any = torch.ops.quantized.linear_prepack(held, bias)
     # Without VNNI instructions sums of 8-bit products overflow 16 bits; 7-bit activations do not.
     narrow = not torch.cpu._is_vnni_supported()
     linear = torch.ops.quantized.linear_dynamic
-    return lambda x: linear(x.float().contiguous(), packed, narrow).to(dtype)
+
+    def whole(x: Tensor) -> Tensor:
+        out: Tensor = linear(x.float().contiguous(), packed, narrow).to(dtype)
+        return out
+
+    if len(group) == 1:
+        return [whole]
+    sizes = [layer.out_features for layer in group]
+    read: list[Tensor] = []  # the tensor that was multiplied last
+    parts: list[Tensor] = []
+
+    def part(i: int) -> Callable[[Tensor], Tensor]:
+        def forward(x: Tensor) -> Tensor:
+            if i == 0 or not read or read[0] is not x:
+                read[:], parts[:] = [x], whole(x).split(sizes, dim=-1)
+            out = parts[i]
+            if i == len(sizes) - 1:
+                read.clear()
+                parts.clear()
+            return out
+
+        return forward
+
+    return [part(i) for i in range(len(sizes))]
+
+
+def _wide(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    plain = module.forward
+    return lambda ids: plain(ids).float()

@@ -126,10 +126,12 @@ class PackedLinears:
 
     kind = ""
     """What the weights became, where they are no longer what they were."""
+    dtype: torch.dtype | None = None
+    """Of what lies between the layers, where it is not the model's own."""
 
     def __init__(self, found: list[nn.Linear], twice: bool = True) -> None:
         self._on = False
-        self._layers: list[tuple[nn.Linear, Callable[[Tensor], Tensor]]] = []
+        self._layers: list[tuple[nn.Module, Callable[[Tensor], Tensor]]] = []
         workers = torch.get_num_threads()
         with torch.inference_mode(), ThreadPoolExecutor(workers) as pool:
             for i in range(0, len(found), workers):  # FBGEMM packs in one thread: as many layers at a time as there are threads
