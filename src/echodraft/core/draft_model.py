@@ -157,6 +157,11 @@ class DraftEngine:
         self.model, self.k = model, k
         self.engine = Engine(model.backend, drafter, policy)
         self._followed: dict[int, Followed] = {}
+        self._outer: dict[int, Context] = {}  # by the id of the draft model's session
+
+    def outer(self, inner: Context) -> Context:
+        """The session of the target that a session of the draft model follows."""
+        return self._outer[inner.id]
 
     def price(self, session: Context) -> float:
         """What the next guess costs beyond its own forwards, in plain steps of the target: reading what the draft model has not seen.
@@ -223,6 +228,7 @@ class DraftEngine:
         if followed.inner is None:
             followed.inner = self.engine.open(tokens, sampler, stops, session.tenant)
             followed.inner.follows = len(tokens)
+            self._outer[followed.inner.id] = session
         else:
             self.engine.follow(followed.inner, tokens, stops)
             followed.inner.sampler = sampler
@@ -236,3 +242,4 @@ class DraftEngine:
         followed = self._followed.pop(session.id, None)
         if followed is not None and followed.inner is not None:
             self.engine.close(followed.inner)
+            del self._outer[followed.inner.id]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from statistics import fmean
 from time import perf_counter
+
+import numpy as np
 
 from echodraft.core.backend import Need
 from echodraft.core.budget import Budget, Fixed
@@ -17,17 +18,29 @@ from echodraft.core.drafter import Context, Drafter
 from echodraft.core.step import Step
 from echodraft.drafters.none import NoDrafter
 from echodraft.drafters.phrase_counts import Counts
-from echodraft.drafters.phrase_tree import Phrases, PhraseTree, PhraseWindow
+from echodraft.drafters.phrase_tree import Phrases, PhraseTree, PhraseWindow, expected
+from echodraft.drafters.suffix import Suffix
 from echodraft.errors import UsageError
 from echodraft.memory import Memory
+from echodraft.stores.adjacency import EMPTY, WIDTH, AdjacencyStore
 from echodraft.stores.phrases import MOST_LENGTH, Phrase, PhrasePool, warm
+
+
+FREE = 24
+"""Nodes of what is guessed without the draft model."""
+SECOND = 4
+"""Candidates of the draft model that are kept of a token."""
 
 
 @dataclass(slots=True)
 class Known:
-    """What is kept of a session: its pool, how much of its text the pool has read, and what was drafted last."""
+    """What is kept of a session: its pool, how much of its text the pool has read, and what was drafted last.
+
+    second  what the draft model held likely behind each token
+    """
 
     pool: PhrasePool
+    second: AdjacencyStore
     tenant: str
     read: int
     trunk: Sequence[int] = ()
@@ -77,6 +90,9 @@ class Ouroboros(Drafter):
         history: bool = True,
         branch: bool = True,
         output: bool = True,
+        texts: bool = True,
+        recycle: bool = True,
+        top_k: int = 3,
         draft: bool = True,
         memory: Memory | None = None,
         draft_model: DraftModel | None = None,
@@ -87,11 +103,13 @@ class Ouroboros(Drafter):
             (k < 0, f"k is a number of phrases from 0 on, not {k}"),
             (guesses < 1, f"guesses is a number of phrases from 1 on, not {guesses}"),
             (window < 0 or window == 1, f"window is 0 or a number of columns from 2 on, not {window}"),
+            (top_k < 1, f"top_k is 1 (no siblings) or more, not {top_k}"),
             (rows < 0, f"rows is a number of tokens, or 0 for as many as pay, not {rows}"),
         ):
             if wrong:
                 raise UsageError(f"ouroboros: {what}.")
         self.gamma, self.beta, self.k, self.verify, self.branch, self.output = gamma, beta, k, verify, branch, output
+        self.guesses, self.candidates, self.recycle = guesses, top_k, recycle
         self.memory = memory if history and memory is not None else Memory()
         self.window, self.history = window, history
         if not draft:
@@ -103,10 +121,14 @@ class Ouroboros(Drafter):
             self.ends = draft_model.eos if same else frozenset()
             drafter: Drafter = NoDrafter()
             if phrases and same:  # phrases are the target's ids
-                drafter = PhraseWindow(window, beta, guesses, self.memory) if window else Phrases(self._pool, guesses, beta)
+                drafter = PhraseWindow(window, beta, guesses, self.memory) if window else Phrases(self._inside)
             policy = Fixed(rows) if rows or not (phrases and same) else draft_model.make_policy(drafter)
-            self.inner = DraftEngine(draft_model, drafter, policy)
+            self.inner = DraftEngine(draft_model, drafter, policy, max(top_k, SECOND if recycle else 1))
+        self.texts = Suffix(memory=self.memory) if texts else None
+        self.hosted = self.inner is not None and isinstance(self.inner.engine.drafter, Phrases)
         self.counts = Counts()
+        self._next = 0.8  # how likely the next token of a draft is, given those before: a running mean
+        self._guessed: tuple[tuple[int, ...], Draft] | None = None  # what was asked last
         self._known: dict[int, Known] = {}
         warm()
 
@@ -116,7 +138,10 @@ class Ouroboros(Drafter):
     def open(self, session: Context) -> None:
         pool = self.memory.store(session.tenant, PhrasePool, lambda: PhrasePool(self.beta - 1))
         pool.reach(self.beta - 1)
-        self._known[session.id] = Known(pool, session.tenant, len(session.tokens))
+        second = self.memory.store(session.tenant, AdjacencyStore, AdjacencyStore)
+        self._known[session.id] = Known(pool, second, session.tenant, len(session.tokens))
+        if self.texts is not None:
+            self.texts.open(session)
 
     def price(self, session: Context) -> float:
         return 0.0 if self.inner is None else self.inner.price(session)
@@ -134,28 +159,68 @@ class Ouroboros(Drafter):
 
     def _guess(self, inner: DraftEngine, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Guess]:
         """The draft model's drafts. A window reaches beyond their ends, so it is given room there."""
-        most = [min(b.nodes, b.depth, b.forwards, self.gamma or b.nodes) for b in budgets]
+        most = [
+            0 if self._enough(session, Guess(), budget) else min(budget.nodes, budget.depth, self.gamma or budget.nodes)
+            for session, budget in zip(sessions, budgets, strict=True)
+        ]
         room = self.window + self.beta if self.window else 0
         guesses = inner.guess(
             sessions,
-            [n + room for n in most],
-            lambda i, guess: len(guess.claims) >= most[i] or self._enough(guess, budgets[i]),
+            [n + room if n else 0 for n in most],
+            lambda i, guess: len(guess.claims) >= most[i] or self._enough(sessions[i], guess, budgets[i]),
         )
-        for guess, n in zip(guesses, most, strict=True):
+        for session, guess, n in zip(sessions, guesses, most, strict=True):
             guess.claims = guess.claims[:n]
+            if self.recycle and guess.claims:
+                best = np.full((len(guess.claims), WIDTH), EMPTY, dtype=np.int64)
+                for row, (ids, _) in zip(best, guess.claims, strict=True):
+                    row[: len(ids)] = ids
+                self._known[session.id].second.learn([session.tokens[-1], *guess.tokens[:-1]], best)
         return guesses
 
-    def _enough(self, guess: Guess, budget: Budget) -> bool:
-        """Whether one more forward of the draft model, which brings c tokens, is not worth it."""
+    def _enough(self, session: Context, guess: Guess, budget: Budget) -> bool:
+        """Whether one more forward of the draft model is not worth it.
+
+        It says one token more than it confirms of what is guessed for it, and behind that the guesses go on. Without it the target reads
+        the guesses here already. So where they are sure of themselves for long, as in a copy, the draft model is not asked.
+        """
+        if not budget.floor or len(guess.steps) >= budget.forwards:
+            return bool(budget.floor)
         likely = [budget.estimate(self.name, p) for p in guess.probs]
-        return prod(likely) * fmean(likely) * self.counts.draft_tokens_per_forward < budget.floor
+        if likely:
+            self._next += 0.05 * (likely[-1] - self._next)
+        free = expected(self._free(session, guess.tokens), budget.estimate, FREE) if self.k else 0.0
+        known = self._next ** (1.0 + free if self.hosted else 1.0)
+        more = self._next * (1.0 - known) / (1.0 - self._next) if self._next < 1.0 else 1.0 + free
+        return prod(likely) * (more - (1.0 - known) * free) < budget.floor
+
+    def _inside(self, inner: Context, budget: Budget) -> Draft:
+        """What is guessed for the draft model, behind what it has drafted so far."""
+        assert self.inner is not None
+        return self._free(self.inner.outer(inner), inner.tokens[inner.prompt_length :])
+
+    def _free(self, session: Context, more: Sequence[int]) -> Draft:
+        """What pool and texts guess behind the session's text and `more`."""
+        key = (session.id, len(session.tokens), *more)
+        if self._guessed is None or self._guessed[0] != key:
+            anchor = more[-1] if more else session.tokens[-1]
+            self._guessed = key, self._tree(session, more, self.guesses).draft(anchor, Budget(FREE, FREE))
+        return self._guessed[1]
+
+    def _tree(self, session: Context, more: Sequence[int], k: int, guess: Guess | None = None) -> PhraseTree:
+        """Guesses behind the session's text and `more`, or of the draft model and around it."""
+        known, texts = self._known[session.id], self.texts
+        claims = [(ids[: self.candidates], probs[: self.candidates]) for ids, probs in guess.claims] if guess is not None else []
+        trunk = [ids[0] for ids, _ in claims]
+        text = None if texts is None else lambda at: texts.behind(session, [*more, *trunk[:at]], Budget(FREE, FREE))
+        second = known.second.successors if self.recycle else None
+        return PhraseTree(known.pool, k, self.beta, claims, self.name, self.ends, self.branch, text, second)
 
     def _lengthened(self, session: Context, guess: Guess, budget: Budget) -> Draft:
         """The draft model's draft with phrases."""
         known = self._known[session.id]
         known.trunk = guess.tokens
-        k = self.k if guess.tokens or self.inner is None else 0
-        tree = PhraseTree(known.pool, k, self.beta, known.trunk, guess.probs, self.name, self.ends, self.branch)
+        tree = self._tree(session, (), self.k, guess)
         draft = tree.draft(session.tokens[-1], budget)
         known.asked = tree.asked
         self.counts.drafted(guess, tree)
@@ -163,6 +228,8 @@ class Ouroboros(Drafter):
 
     def observe(self, steps: Sequence[Step]) -> None:
         start = perf_counter()
+        if self.texts is not None:
+            self.texts.observe(steps)
         for step in steps:
             known = self._known[step.session.id]
             if not step.prefill:
@@ -196,7 +263,7 @@ class Ouroboros(Drafter):
         right = common(line[1:], said)
         told = [best[node + 1] for node in (ANCHOR, *nodes)]  # behind every token of the line
         told[: len(said)] = said[: len(told)]
-        self.counts.verified(right, sum(t == v for t, v in zip(line[1:], told, strict=False)), step)
+        self.counts.verified(right, sum(t == v for t, v in zip(line[1:], told, strict=False)), step, self.name)
         if not self.verify:
             return
         if right < len(nodes):
@@ -221,6 +288,8 @@ class Ouroboros(Drafter):
     def rewind(self, session: Context, length: int) -> None:
         known = self._known[session.id]
         known.read = min(known.read, length)
+        if self.texts is not None:
+            self.texts.rewind(session, length)
 
     def close(self, session: Context) -> None:
         known = self._known.pop(session.id, None)
@@ -228,7 +297,10 @@ class Ouroboros(Drafter):
             return
         if self.inner is not None:
             self.inner.close(session)
-        self.memory.settle(session.tenant)
+        if self.texts is not None:
+            self.texts.close(session)
+        for _ in range(2):  # pool and second thoughts
+            self.memory.settle(session.tenant)
         if not self.history and all(other.tenant != known.tenant for other in self._known.values()):
             self.memory.forget(known.tenant)
 

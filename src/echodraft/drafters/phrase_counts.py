@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from echodraft.core.draft_model import Guess
 from echodraft.core.step import Step
-from echodraft.drafters.phrase_tree import SOURCE, PhraseTree
+from echodraft.drafters.phrase_tree import PhraseTree
 
 
 @dataclass(slots=True)
@@ -14,7 +14,7 @@ class Counts:
     """What happened since the drafter was made.
 
     prefix, match   the paper's A and #Match (equation 10) of the draft model's draft, summed
-    accepted        draft tokens that were kept; suffix: those of them that phrases brought
+    accepted        draft tokens that were kept; suffix: those of them that no draft model said
     cost            of draft forwards, in plain steps of the target
     lookups, hits   places of drafts where the pool was asked, and those where it had phrases; pool_phrases: of the pool asked last
     drafting, pooling  seconds
@@ -44,13 +44,13 @@ class Counts:
         self.lookups += len(tree.asked)
         self.hits += sum(map(bool, tree.asked.values()))
 
-    def verified(self, right: int, match: int, step: Step) -> None:
+    def verified(self, right: int, match: int, step: Step, model: str) -> None:
         self.steps += 1
         self.emitted += len(step.verdict.tokens)
         self.prefix += right
         self.match += match
         self.accepted += step.verdict.accepted
-        self.suffix += sum(step.draft.source[node] == SOURCE for node in step.verdict.path)
+        self.suffix += sum(not step.draft.source[node].startswith(model) for node in step.verdict.path)
 
     @property
     def draft_tokens_per_forward(self) -> float:

@@ -1,55 +1,71 @@
-"""Trees of phrases: what a pool holds behind a token, and behind the tokens of a draft."""
+"""Trees of guesses: what pool, texts and draft model hold behind a token, and behind the tokens of a draft."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from echodraft.core.budget import Budget
-from echodraft.core.draft import Draft
+from echodraft.core.draft import ANCHOR, Draft
 from echodraft.core.drafter import Context, Drafter
 from echodraft.core.fill import Child, fill
+from echodraft.core.retokenize import Claim
+from echodraft.core.step import Step
 from echodraft.drafters.lookahead import Known, Lookahead
+from echodraft.drafters.recycling import Recycling
 from echodraft.memory import Memory
 from echodraft.stores.phrases import Phrase, PhrasePool
 
-SOURCE = "phrase"
+PHRASE, TEXT, SECOND = "phrase", "suffix", "recycling"
+"""Who guesses: the pool, texts by their suffixes, the draft model's second thoughts. What several guess is called after all of them."""
 BESIDE = -1
 
 
+class Branch(NamedTuple):
+    """A node of a draft from texts: what it has for children is looked up in `children`."""
+
+    children: Mapping[int, Sequence[tuple[int, int, float]]]
+    node: int
+
+
 class Place(NamedTuple):
-    """A node of the tree: its token, how many tokens of the trunk lead to it (or `BESIDE` the trunk), what of phrases goes on here."""
+    """A node of the tree: its token, how many tokens of the trunk lead to it (or `BESIDE` the trunk), what of guesses goes on here."""
 
     token: int
     at: int
     going: tuple[Phrase, ...] = ()
+    texts: tuple[Branch, ...] = ()
 
 
 @dataclass(slots=True)
 class PhraseTree:
-    """A trunk with a pool's phrases, those that begin alike merged, filled best first.
+    """A trunk with a pool's phrases and what texts say, guesses that begin alike merged, filled best first.
 
-    trunk   tokens that are drafted already, and
-    probs   the chance of each, given those before it; with no trunk phrases follow the anchor
+    claims  for every token of the trunk its candidates, the chosen one first, with the chance of each, given the tokens before; the
+            others become siblings. With no trunk all stands behind the anchor
     source  who drafted the trunk
     k       phrases that are looked up for one token
     beta    tokens of a phrase, its key included
     ends    tokens behind which nothing is looked up
     branch  look up at every node of the trunk, and where a phrase ends; else behind the trunk alone, as published
+    text    what texts expect behind so many tokens of the trunk
+    second  what the draft model held likely behind a token before, the likeliest first
     asked   the phrases that were found, by the number of trunk tokens before them
 
-    What the trunk leaves open at a node its phrases share as their counts claim.
+    What the trunk's candidates leave open at a node the others share as they claim. Guesses that agree are taken as independent.
     """
 
     pool: PhrasePool
     k: int
     beta: int
-    trunk: Sequence[int] = ()
-    probs: Sequence[float] = ()
+    claims: Sequence[Claim] = ()
     source: str = ""
     ends: frozenset[int] = frozenset()
     branch: bool = False
+    text: Callable[[int], Draft] | None = None
+    second: Callable[[int], Sequence[int]] | None = None
     asked: dict[int, list[Phrase]] = field(default_factory=dict)
 
     def draft(self, anchor: int, budget: Budget) -> Draft:
@@ -57,52 +73,97 @@ class PhraseTree:
         return fill(budget, Place(anchor, 0), self._children)
 
     def _children(self, place: Place) -> list[Child[Place]]:
-        going = [*place.going, *self._look(place)]
-        found: dict[int, Child[Place]] = {}
+        found: list[Child[Place]] = []
+        going, texts = (*place.going, *self._look(place)), (*place.texts, *self._read(place))
         left = 1.0
-        if 0 <= place.at < len(self.trunk):
-            token, prob = self.trunk[place.at], self.probs[place.at]
-            found[token] = Child(token, prob, self.source, Place(token, place.at + 1, _behind(going, token)))
+        ids, probs = self.claims[place.at] if 0 <= place.at < len(self.claims) else ((), ())
+        for rank, (token, prob) in enumerate(zip(ids, probs, strict=True)):
+            source, at = (f"{self.source}-sibling", BESIDE) if rank else (self.source, place.at + 1)
+            found.append(Child(token, prob, source, _behind(token, at, going, texts)))
             left -= prob
-        share = min(1.0, left / sum(phrase.chance for phrase in going)) if going else 0.0
+        guesses = self._guesses(place, going, texts)
+        others = {token: guess for token, guess in guesses.items() if token not in ids}
+        share = min(1.0, max(0.0, left) / sum(chance for chance, _ in others.values())) if others else 0.0
+        found += [Child(token, chance * share, source, _behind(token, BESIDE, going, texts)) for token, (chance, source) in others.items()]
+        return sorted(found, key=lambda child: -child.prob)
+
+    def _guesses(self, place: Place, going: Sequence[Phrase], texts: Sequence[Branch]) -> dict[int, tuple[float, str]]:
+        """Tokens for a place with their chances, and who guesses them."""
+        said: dict[str, dict[int, float]] = {PHRASE: {}, TEXT: {}, SECOND: {}}
         for phrase in going:
-            token = phrase.tokens[0]
-            if token not in found:
-                found[token] = Child(token, phrase.chance * share, SOURCE, Place(token, BESIDE, _behind(going, token)))
-        return sorted(found.values(), key=lambda child: -child.prob)
+            said[PHRASE][phrase.tokens[0]] = said[PHRASE].get(phrase.tokens[0], 0.0) + phrase.chance
+        for branch in texts:
+            for token, _, chance in branch.children.get(branch.node, ()):
+                said[TEXT][token] = max(chance, said[TEXT].get(token, 0.0))
+        if self.second is not None and (place.at == BESIDE or place.at == len(self.claims)) and place.token not in self.ends:
+            said[SECOND] = dict(zip(self.second(place.token), Recycling.FOLLOW, strict=False))
+        out: dict[int, tuple[float, str]] = {}
+        for source, chances in said.items():
+            whole = max(1.0, sum(chances.values()))
+            for token, chance in chances.items():
+                before, who = out.get(token, (0.0, ""))
+                out[token] = 1.0 - (1.0 - before) * (1.0 - chance / whole), f"{who}+{source}" if who else source
+        return out
+
+    def _wanted(self, place: Place) -> bool:
+        """Whether something new may begin behind a place."""
+        return bool(self.k) and place.token not in self.ends and (place.at == len(self.claims) or (self.branch and place.at != BESIDE))
 
     def _look(self, place: Place) -> list[Phrase]:
         """Phrases that begin with the token of a place."""
-        wanted = place.at == len(self.trunk) or (self.branch and (place.at != BESIDE or not place.going))
-        if not wanted or not self.k or place.token in self.ends:
+        if not self._wanted(place) and not (self.k and self.branch and not place.going and place.token not in self.ends):
             return []
         found = [Phrase(phrase.tokens[: self.beta - 1], phrase.chance) for phrase in self.pool.best(place.token, self.k)]
         if place.at != BESIDE:
             self.asked[place.at] = found
         return found
 
+    def _read(self, place: Place) -> list[Branch]:
+        """What texts say behind a place."""
+        return [branches(self.text(place.at))] if self.text is not None and self._wanted(place) else []
 
-def _behind(going: Sequence[Phrase], token: int) -> tuple[Phrase, ...]:
-    """What is left of the phrases that go on with a token."""
-    return tuple(Phrase(p.tokens[1:], p.chance) for p in going if p.tokens[0] == token and len(p.tokens) > 1)
+
+def branches(draft: Draft) -> Branch:
+    """A draft as a branch: its children by node, each with its chance given its parent."""
+    children: dict[int, list[tuple[int, int, float]]] = {}
+    prob = draft.prob.tolist()
+    for i, (parent, token) in enumerate(zip(draft.parent.tolist(), draft.token.tolist(), strict=True)):
+        above = 1.0 if parent == ANCHOR else prob[parent]
+        children.setdefault(parent, []).append((token, i, prob[i] / above if above > 0.0 else 0.0))
+    return Branch(children, ANCHOR)
+
+
+def _behind(token: int, at: int, going: Sequence[Phrase], texts: Sequence[Branch]) -> Place:
+    """The place behind a token, with what is left of the guesses that have it."""
+    phrases = tuple(Phrase(p.tokens[1:], p.chance) for p in going if p.tokens[0] == token and len(p.tokens) > 1)
+    nodes = ((branch, node) for branch in texts for said, node, _ in branch.children.get(branch.node, ()) if said == token)
+    return Place(token, at, phrases, tuple(branch._replace(node=node) for branch, node in nodes))
+
+
+def expected(draft: Draft, estimate: Callable[[str, float], float], most: int) -> float:
+    """How many of the first `most` nodes of a draft will be accepted: the sum of their path probabilities as counts correct them."""
+    prob, path = draft.prob.tolist(), list[float]()
+    for i, (parent, source) in enumerate(islice(zip(draft.parent.tolist(), draft.source, strict=True), most)):
+        above, own = (1.0, prob[i]) if parent == ANCHOR else (path[parent], prob[i] / prob[parent] if prob[parent] > 0.0 else 0.0)
+        path.append(above * estimate(source, min(own, 1.0)))
+    return sum(path)
 
 
 class Phrases(Drafter):
-    """Drafts for a draft model what the tenant's pool holds, phrase behind phrase: the draft model says what of it is its own text.
+    """Drafts for a draft model what the target's pool and texts hold, guess behind guess: the draft model says what of it is its own text.
 
-    pools  the pool of a tenant
-    k      phrases of one token
-    beta   tokens of a phrase, its key included
+    guess  the guesses for a session of the draft model
+    most   nodes, at most
     """
 
     name = "phrases"
 
-    def __init__(self, pools: Callable[[str], PhrasePool], k: int, beta: int) -> None:
-        self.pools, self.k, self.beta = pools, k, beta
+    def __init__(self, guess: Callable[[Context, Budget], Draft], most: int = 24) -> None:
+        self.guess, self.most = guess, most
 
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
         return [
-            PhraseTree(self.pools(session.tenant), self.k, self.beta, branch=True).draft(session.tokens[-1], budget)
+            self.guess(session, Budget(min(budget.nodes, self.most), budget.depth, budget.branching))
             for session, budget in zip(sessions, budgets, strict=True)
         ]
 

@@ -92,17 +92,18 @@ class Suffix(Drafter):
         return own
 
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
-        return [self._draft(session, budget) for session, budget in zip(sessions, budgets, strict=True)]
+        return [self.behind(session, (), budget) for session, budget in zip(sessions, budgets, strict=True)]
 
-    def _draft(self, session: Context, budget: Budget) -> Draft:
+    def behind(self, session: Context, more: Sequence[int], budget: Budget) -> Draft:
+        """What is expected behind the session's text and the tokens `more`, which are no part of it (a guess) and are not remembered."""
         known = self._known[session.id]
         self._follow(session, known)
-        tokens = session.tokens
-        whole = known.own.tokens == len(tokens)
-        found, source = self._ask(known.own, () if whole else tokens[-self.depth :], 0 if whole else None, budget), "suffix"
+        whole = not more and known.own.tokens == len(session.tokens)
+        context = [*session.tokens[-MOST_DEPTH:], *more][-MOST_DEPTH:] if known.shared.tokens or not whole else ()
+        found, source = self._ask(known.own, () if whole else context, 0 if whole else None, budget), "suffix"
         if known.shared.tokens:
-            seq = known.outputs[-1].seq if known.growing and known.outputs[-1].end == len(tokens) else None
-            other = self._ask(known.shared, tokens[-known.shared.depth :], seq, budget)
+            ends = not more and known.growing and known.outputs[-1].end == len(session.tokens)
+            other = self._ask(known.shared, context, known.outputs[-1].seq if ends else None, budget)
             if other.score > found.score:
                 found, source = other, "suffix-memory"
         n = len(found.tokens)
