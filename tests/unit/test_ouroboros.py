@@ -13,7 +13,8 @@ from echodraft.backends.toy import ToyBackend, ToyTokenizer
 from echodraft.build import make_drafter
 from echodraft.core.accept import Stops
 from echodraft.core.backend import Need
-from echodraft.core.budget import Budget, Fixed
+from echodraft.core.budget import Adaptive, Budget, CostCurve, Fixed
+from echodraft.core.draft import Draft
 from echodraft.core.engine import Engine
 from echodraft.core.retokenize import OtherIds
 from echodraft.core.session import Session
@@ -24,12 +25,13 @@ from echodraft.drafters.phrase_tree import PhraseTree, PhraseWindow
 from echodraft.errors import UsageError
 from echodraft.memory import Memory
 from echodraft.stores.phrases import PhrasePool
+from echodraft.stores.suffix import SuffixStore
 from echodraft.text.tokenizer import Text
 from harness import decoded, drive, run, stream
 from models import prompt
 
 TEXT, OTHER = prompt(6) * 3, prompt(7, seed=1) * 3
-SWITCHES = ("phrases", "k", "verify", "history", "branch", "output")
+SWITCHES = ("phrases", "k", "verify", "history", "branch", "output", "texts", "recycle")
 
 
 def engine_for(backend: Any, model: Any = None, memory: Memory | None = None, nodes: int = 48, **knobs: Any) -> Engine:
@@ -56,7 +58,7 @@ def off(name: str) -> Any:
 
 
 @pytest.mark.parametrize("mode", ["greedy", "keyed"])
-@pytest.mark.parametrize("pattern", [p for p in product([True, False], repeat=len(SWITCHES)) if sum(p) in (0, 1, 5, 6)])
+@pytest.mark.parametrize("pattern", [p for p in product([True, False], repeat=len(SWITCHES)) if sum(p) in (0, 1, 7, 8)])
 def test_no_switch_changes_an_output(pattern: tuple[bool, ...], mode: str) -> None:
     knobs = {name: off(name) for name, on in zip(SWITCHES, pattern, strict=True) if not on}
     backend = ToyBackend(copy=6.0)
@@ -106,7 +108,7 @@ def test_a_window_makes_the_same_draft_and_phrases_that_no_text_holds(mode: str)
     backend = ToyBackend()
     drafts, pools = [], []
     for window in (0, 6):
-        knobs: dict[str, Any] = {"gamma": 6, "k": 0, "branch": False, "output": False, "verify": False, "beta": 4, "rows": 40}
+        knobs: dict[str, Any] = {"gamma": 6, "k": 0, "branch": False, "output": False, "verify": False, "beta": 4, "rows": 40, **BARE}
         engine = engine_for(backend, draft_model(ToyBackend()), window=window, **knobs)
         session = engine.open(TEXT, sampler(mode), Stops(max_new_tokens=60))
         steps = decoded(drive(engine)[session.id])
@@ -136,6 +138,8 @@ def test_a_window_moves_with_the_text_of_the_target() -> None:
     assert [len(level) for level in window._known[session.id].window.levels] == [len(level) for level in full]
 
 
+BARE: dict[str, Any] = {"texts": False, "recycle": False, "top_k": 1}
+"""The pool alone, and no siblings: as published."""
 SAID = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 """What the target says, by position, again and again; one token has several successors."""
 
@@ -146,7 +150,7 @@ def test_phrases_make_the_same_draft_in_fewer_forwards(mode: str) -> None:
     drafts, forwards = [], []
     for phrases in (False, True):
         draft = ToyBackend(copy=100.0)
-        engine = engine_for(backend, draft_model(draft), gamma=8, k=0, phrases=phrases, branch=False)
+        engine = engine_for(backend, draft_model(draft), gamma=8, k=0, phrases=phrases, branch=False, **BARE)
         session = engine.open(TEXT, sampler(mode), Stops(max_new_tokens=80))
         steps = decoded(drive(engine)[session.id])
         drafts.append([step.draft.token.tolist() for step in steps])
@@ -156,7 +160,7 @@ def test_phrases_make_the_same_draft_in_fewer_forwards(mode: str) -> None:
 
 
 def test_a_draft_is_lengthened_by_phrases_behind_its_last_token_and_the_bonus_token_is_kept() -> None:
-    engine = engine_for(stream(SAID), gamma=2, beta=4, branch=False)
+    engine = engine_for(stream(SAID), gamma=2, beta=4, branch=False, **BARE)
     session = engine.open([1], stops=Stops(max_new_tokens=100))
     steps = decoded(drive(engine)[session.id])
     late = steps[-4:-1]
@@ -170,7 +174,7 @@ def test_shared_beginnings_of_phrases_are_merged_and_their_chances_shared() -> N
     pool = PhrasePool()
     for phrase in ([7, 1, 2, 3], [7, 1, 2, 4], [7, 5]):
         pool.add(phrase)
-    draft = PhraseTree(pool, 3, 7, [7], [0.9], "draft").draft(0, Budget(20, 20))
+    draft = PhraseTree(pool, 3, 7, [([7], [0.9])], "draft").draft(0, Budget(20, 20))
     by = {(p, t): i for i, (p, t) in enumerate(zip(draft.parent.tolist(), draft.token.tolist(), strict=True))}
     assert len(draft) == 6
     last = by[-1, 7]
@@ -186,8 +190,8 @@ def test_as_published_phrases_stand_behind_the_draft_alone() -> None:
     pool = PhrasePool()
     for phrase in ([0, 9, 9], [7, 1, 2], [2, 8]):
         pool.add(phrase)
-    published = PhraseTree(pool, 3, 7, [7], [0.9]).draft(0, Budget(20, 20))
-    everywhere = PhraseTree(pool, 3, 7, [7], [0.9], branch=True).draft(0, Budget(20, 20))
+    published = PhraseTree(pool, 3, 7, [([7], [0.9])]).draft(0, Budget(20, 20))
+    everywhere = PhraseTree(pool, 3, 7, [([7], [0.9])], branch=True).draft(0, Budget(20, 20))
     assert published.token.tolist() == [7, 1, 2]
     assert everywhere.token.tolist() == [7, 1, 2, 8, 9, 9]
 
@@ -195,7 +199,7 @@ def test_as_published_phrases_stand_behind_the_draft_alone() -> None:
 def test_nothing_is_looked_up_behind_an_end_token() -> None:
     pool = PhrasePool()
     pool.add([7, 1, 2])
-    assert PhraseTree(pool, 3, 7, [7], [0.9], ends=frozenset({7})).draft(0, Budget(20, 20)).token.tolist() == [7]
+    assert PhraseTree(pool, 3, 7, [([7], [0.9])], ends=frozenset({7})).draft(0, Budget(20, 20)).token.tolist() == [7]
 
 
 def test_runs_of_a_rejected_tail_and_what_the_target_says_behind_the_error_are_phrases() -> None:
@@ -210,7 +214,7 @@ def test_runs_of_a_rejected_tail_and_what_the_target_says_behind_the_error_are_p
 def rejected(**knobs: Any) -> PhrasePool:
     """The pool after a step whose draft was wrong in its first token alone."""
     wrong = stream([token + 50 if i == 3 else token for i, token in enumerate(SAID)])
-    engine = engine_for(stream(SAID), draft_model(wrong), gamma=6, output=False, branch=False, **knobs)
+    engine = engine_for(stream(SAID), draft_model(wrong), gamma=6, output=False, branch=False, **BARE, **knobs)
     session = engine.open(SAID[:2], stops=Stops(max_new_tokens=9))
     step(engine, session)  # reads the prompt and says 4
     assert step(engine, session).draft.token.tolist() == [51, 5, 9, 2, 6, 5]
@@ -229,7 +233,7 @@ def test_without_phrases_from_verification_the_pool_stays_empty() -> None:
 
 
 def test_a_phrase_that_was_not_right_is_replaced_by_what_the_target_said_along_it() -> None:
-    engine = engine_for(stream(SAID), gamma=1, output=False, branch=False)
+    engine = engine_for(stream(SAID), gamma=1, output=False, branch=False, **BARE)
     session = engine.open(SAID[:3], stops=Stops(max_new_tokens=9))
     step(engine, session)  # reads the prompt and says 1
     pool = ouroboros(engine)._pool("")
@@ -240,7 +244,7 @@ def test_a_phrase_that_was_not_right_is_replaced_by_what_the_target_said_along_i
 
 def test_a_phrase_beside_a_draft_that_was_rejected_later_is_corrected_too() -> None:
     wrong = stream([token + 50 if i == 5 else token for i, token in enumerate(SAID)])
-    engine = engine_for(stream(SAID), draft_model(wrong), gamma=4, output=False, branch=True)
+    engine = engine_for(stream(SAID), draft_model(wrong), gamma=4, output=False, branch=True, **BARE)
     session = engine.open(SAID[:2], stops=Stops(max_new_tokens=9))
     step(engine, session)  # reads the prompt and says 4
     pool = ouroboros(engine)._pool("")
@@ -318,7 +322,7 @@ def test_degenerate_text_before_does_not_hurt_a_later_request() -> None:
 
 
 def test_the_report_adds_up() -> None:
-    engine = engine_for(stream(SAID), gamma=4, beta=4)
+    engine = engine_for(stream(SAID), gamma=4, beta=4, **BARE)
     session = engine.open([1], stops=Stops(max_new_tokens=101))
     steps = decoded(drive(engine)[session.id])
     report = ouroboros(engine).report()
@@ -337,3 +341,63 @@ def test_the_report_adds_up() -> None:
 def test_knobs_that_cannot_be_are_refused_with_the_reason(knobs: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=f"ouroboros: {next(iter(knobs))} "):
         make_drafter("ouroboros", knobs)
+
+
+def test_what_the_draft_model_said_is_scored_whatever_else_claims_more() -> None:
+    pool = PhrasePool()
+    for token in range(1, 20):
+        pool.add([7, token, token + 1])
+    draft = PhraseTree(pool, 20, 7, [([9], [0.01]), ([8], [0.02])], "draft", branch=True).draft(7, Budget(4, 20))
+    said = [i for i, source in enumerate(draft.source) if source == "draft"]
+    assert [int(draft.token[i]) for i in said] == [9, 8]
+    assert len(draft) == 4
+
+
+def test_candidates_of_the_draft_model_become_siblings_and_guesses_that_agree_with_one_stand_behind_it() -> None:
+    pool = PhrasePool()
+    pool.add([7, 2, 3])
+    draft = PhraseTree(pool, 3, 7, [([1, 2], [0.7, 0.2])], "draft", branch=True).draft(7, Budget(9, 9))
+    by = {(p, t): i for i, (p, t) in enumerate(zip(draft.parent.tolist(), draft.token.tolist(), strict=True))}
+    beside = by[-1, 2]
+    assert draft.source[by[-1, 1]] == "draft"
+    assert draft.source[beside] == "draft-sibling"
+    assert draft.prob[beside] == pytest.approx(0.2)
+    assert draft.source[by[beside, 3]] == "phrase"
+
+
+def test_guesses_that_agree_are_surer_and_named_after_all_who_make_them() -> None:
+    pool = PhrasePool()
+    pool.add([7, 5])
+    chances = {}
+    for second in (None, lambda _: [5]):
+        draft = PhraseTree(pool, 3, 7, text=lambda _: Draft.chain([5], 0.5, "suffix"), second=second).draft(7, Budget(1, 1))
+        chances[draft.source[0]] = float(draft.prob[0])
+    assert list(chances) == ["phrase+suffix", "phrase+suffix+recycling"]
+    assert 0.25 < chances["phrase+suffix"] < chances["phrase+suffix+recycling"] < 1.0
+
+
+def paying(target: Any, draft: Any) -> list[Step]:
+    """The decoding steps of 1,200 tokens where drafts are as long as pays."""
+    drafter = make_drafter("ouroboros", {"gamma": 0}, {"draft_model": draft_model(draft, cost=0.3)})
+    engine = Engine(target, drafter, Adaptive(CostCurve((1, 64), ((1.0, 2.0),)), draft=drafter.cost))
+    session = engine.open([1], stops=Stops(max_new_tokens=1200))
+    return decoded(drive(engine)[session.id])
+
+
+def test_a_draft_model_is_not_asked_where_texts_alone_are_sure_for_long() -> None:
+    long = list(range(60))
+    steps = paying(stream(long), stream(long))
+    late = steps[len(steps) // 2 :]
+    assert sum(step.draft.cost for step in late) < 0.3 * 0.2 * sum(len(step.verdict.tokens) for step in late)
+    assert sum(len(step.verdict.tokens) for step in late) > 8 * len(late)
+
+
+def test_texts_of_the_target_draft_for_the_draft_model_and_hold_nothing_that_it_made_up() -> None:
+    memory = Memory()
+    engine = engine_for(stream(SAID), draft_model(stream([token + 50 for token in SAID])), memory=memory, gamma=6)
+    session = engine.open([1], stops=Stops(max_new_tokens=60))
+    drive(engine)
+    engine.close(session)
+    (store,) = [store for _, store in memory if isinstance(store, SuffixStore)]
+    assert {t for entry in store.entries() for t in entry["ids"]} <= set(SAID)
+    assert store.tokens == 60

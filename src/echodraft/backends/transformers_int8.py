@@ -97,7 +97,7 @@ def _forwards(group: Sequence[nn.Linear], dtype: torch.dtype) -> list[Callable[[
     def part(i: int) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:
             if i == 0 or not read or read[0] is not x:
-                read[:], parts[:] = [x], whole(x).split(sizes, dim=-1)
+                read[:], parts[:] = [x], torch.split(whole(x), sizes, dim=-1)
             out = parts[i]
             if i == len(sizes) - 1:
                 read.clear()

@@ -17,12 +17,14 @@ class Child(NamedTuple, Generic[S]):
 
     prob   chance that the token is right, given that all before it are
     state  from which the guesses behind it are made
+    first  it comes before all that are not: it is paid for already
     """
 
     token: int
     prob: float
     source: str
     state: S
+    first: bool = False
 
 
 def fill(budget: Budget, root: S, children: Callable[[S], Sequence[Child[S]]]) -> Draft:
@@ -33,16 +35,17 @@ def fill(budget: Budget, root: S, children: Callable[[S], Sequence[Child[S]]]) -
     goes into depth and how much into width is thus no setting: it follows from the probabilities.
     """
     draft = DraftBuilder()
-    heap: list[tuple[float, int, int, int, Child[S]]] = []
+    heap: list[tuple[float, int, int, int, float, Child[S]]] = []
     turn, node, prob, depth, state = 0, ANCHOR, 1.0, 0, root
     while len(draft) < budget.nodes:
         if depth < budget.depth:
             for child in children(state)[: budget.branching]:
                 turn += 1  # of equal ones the first comes first; children are never compared
-                heappush(heap, (-prob * child.prob, turn, node, depth, child))
+                path = prob * child.prob
+                heappush(heap, (-path - child.first, turn, node, depth, path, child))
         if not heap:
             break
-        minus, _, parent, above, chosen = heappop(heap)
-        prob, depth, state = -minus, above + 1, chosen.state
+        _, _, parent, above, prob, chosen = heappop(heap)
+        depth, state = above + 1, chosen.state
         node = draft.add(parent, chosen.token, prob, chosen.source)
     return draft.build()

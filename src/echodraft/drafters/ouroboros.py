@@ -25,7 +25,6 @@ from echodraft.memory import Memory
 from echodraft.stores.adjacency import EMPTY, WIDTH, AdjacencyStore
 from echodraft.stores.phrases import MOST_LENGTH, Phrase, PhrasePool, warm
 
-
 FREE = 24
 """Nodes of what is guessed without the draft model."""
 SECOND = 4
@@ -57,11 +56,13 @@ class Ouroboros(Drafter):
     by what the target said, in truth or along them. (4) `history`: the pool is the tenant's and outlives the request. Unlike in the
     released code the bonus token behind a whole phrase is kept, nothing follows an end token, corrections work after rejections, too.
     Where the target samples, the draft model samples with the same noise. Beyond the paper: the pool is bounded (`stores/phrases.py`),
-    `branch`, `output` and `draft`. Needs: a draft model, the target's best ids.
+    `branch`, `output`, `texts`, `recycle`, `top_k` and `draft`; the draft model is asked where that pays, by what is guessed without it.
+    Needs: a draft model, the target's best ids. As published: window=20, rows=239, branch=false, output=false, texts=false, recycle=false,
+    top_k=1 and a fixed budget of gamma + k (beta - 1).
 
     gamma    tokens of the draft model's draft at most, fewer where one more forward of it does not pay; 0 = as many as the budget
     beta     tokens of a phrase, its key included
-    k        phrases that lengthen a draft; 0 = off
+    k        phrases of one token that lengthen a draft; 0 = nothing stands behind it
     phrases  the pool drafts for the draft model, if that has the target's tokenizer
     guesses  phrases of one token that the draft model checks, and
     rows     tokens of phrases in one of its forwards; 0 = as many as pay
@@ -70,6 +71,9 @@ class Ouroboros(Drafter):
     history  the pool outlives requests; otherwise it lasts while a request of the tenant is open
     branch   phrases also beside the draft and behind each other, where their probability makes it worth it
     output   output becomes phrases as well; the paper takes what its window made of it
+    texts    what followed longer ends of the text, in this text and in the tenant's outputs, is guessed as phrases are
+    recycle  so are tokens that the draft model held likely behind a token before
+    top_k    candidates of the draft model for each token of its draft, the chosen one included; the others become siblings
     draft    use the draft model; without one the pool drafts for the target
     """
 
@@ -190,7 +194,7 @@ class Ouroboros(Drafter):
         if likely:
             self._next += 0.05 * (likely[-1] - self._next)
         free = expected(self._free(session, guess.tokens), budget.estimate, FREE) if self.k else 0.0
-        known = self._next ** (1.0 + free if self.hosted else 1.0)
+        known: float = self._next ** (1.0 + free if self.hosted else 1.0)
         more = self._next * (1.0 - known) / (1.0 - self._next) if self._next < 1.0 else 1.0 + free
         return prod(likely) * (more - (1.0 - known) * free) < budget.floor
 

@@ -12,7 +12,6 @@ from echodraft.core.draft import ANCHOR, Draft
 from echodraft.core.drafter import Context, Drafter
 from echodraft.core.fill import Child, fill
 from echodraft.core.retokenize import Claim
-from echodraft.core.step import Step
 from echodraft.drafters.lookahead import Known, Lookahead
 from echodraft.drafters.recycling import Recycling
 from echodraft.memory import Memory
@@ -54,7 +53,8 @@ class PhraseTree:
     second  what the draft model held likely behind a token before, the likeliest first
     asked   the phrases that were found, by the number of trunk tokens before them
 
-    What the trunk's candidates leave open at a node the others share as they claim. Guesses that agree are taken as independent.
+    What the trunk's candidates leave open at a node the others share as they claim. Guesses that agree are taken as independent, and
+    every claim is squared: on code that nobody has seen before, guesses that claim a half were right one time in five, long copies always.
     """
 
     pool: PhrasePool
@@ -79,13 +79,13 @@ class PhraseTree:
         ids, probs = self.claims[place.at] if 0 <= place.at < len(self.claims) else ((), ())
         for rank, (token, prob) in enumerate(zip(ids, probs, strict=True)):
             source, at = (f"{self.source}-sibling", BESIDE) if rank else (self.source, place.at + 1)
-            found.append(Child(token, prob, source, _behind(token, at, going, texts)))
+            found.append(Child(token, prob, source, _behind(token, at, going, texts), first=not rank))
             left -= prob
         guesses = self._guesses(place, going, texts)
         others = {token: guess for token, guess in guesses.items() if token not in ids}
         share = min(1.0, max(0.0, left) / sum(chance for chance, _ in others.values())) if others else 0.0
         found += [Child(token, chance * share, source, _behind(token, BESIDE, going, texts)) for token, (chance, source) in others.items()]
-        return sorted(found, key=lambda child: -child.prob)
+        return sorted(found, key=lambda child: (not child.first, -child.prob))
 
     def _guesses(self, place: Place, going: Sequence[Phrase], texts: Sequence[Branch]) -> dict[int, tuple[float, str]]:
         """Tokens for a place with their chances, and who guesses them."""
@@ -102,7 +102,7 @@ class PhraseTree:
             whole = max(1.0, sum(chances.values()))
             for token, chance in chances.items():
                 before, who = out.get(token, (0.0, ""))
-                out[token] = 1.0 - (1.0 - before) * (1.0 - chance / whole), f"{who}+{source}" if who else source
+                out[token] = 1.0 - (1.0 - before) * (1.0 - (chance / whole) ** 2), f"{who}+{source}" if who else source
         return out
 
     def _wanted(self, place: Place) -> bool:
