@@ -150,6 +150,9 @@ class Ouroboros(Drafter):
     def price(self, session: Context) -> float:
         return 0.0 if self.inner is None else self.inner.price(session)
 
+    def price(self, session: Context) -> float:
+        return 0.0 if self.inner is None else self.inner.price(session)
+
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
         start = perf_counter()
         guesses = [Guess() for _ in sessions]
