@@ -82,7 +82,7 @@ def state(drafter: Drafter) -> Iterator[Any]:
         if isinstance(value, Drafter):
             yield from state(value)
         elif isinstance(value, DraftEngine):
-            yield from (value._sessions, value._readings, value.engine.sessions, value.engine.backend._slots)  # type: ignore[attr-defined]
+            yield from (value._followed, value._outer, value.engine.sessions, value.engine.backend._slots)  # type: ignore[attr-defined]
             yield from state(value.engine.drafter)
         elif isinstance(value, dict | list | set):
             yield value

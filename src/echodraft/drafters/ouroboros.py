@@ -36,6 +36,8 @@ class Known:
     """What is kept of a session: its pool, how much of its text the pool has read, and what was drafted last.
 
     second  what the draft model held likely behind each token
+    budget  of the draft before
+    alone   the guesses are sure enough: the draft model is not asked for the next draft
     """
 
     pool: PhrasePool
@@ -44,6 +46,8 @@ class Known:
     read: int
     trunk: Sequence[int] = ()
     asked: dict[int, list[Phrase]] = field(default_factory=dict)
+    budget: Budget | None = None
+    alone: bool = False
 
 
 class Ouroboros(Drafter):
@@ -148,10 +152,9 @@ class Ouroboros(Drafter):
             self.texts.open(session)
 
     def price(self, session: Context) -> float:
-        return 0.0 if self.inner is None else self.inner.price(session)
-
-    def price(self, session: Context) -> float:
-        return 0.0 if self.inner is None else self.inner.price(session)
+        known = self._known[session.id]
+        known.alone = known.budget is not None and self._enough(session, Guess(), known.budget)
+        return 0.0 if self.inner is None or known.alone else self.inner.price(session)
 
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
         start = perf_counter()
@@ -167,9 +170,13 @@ class Ouroboros(Drafter):
     def _guess(self, inner: DraftEngine, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Guess]:
         """The draft model's drafts. A window reaches beyond their ends, so it is given room there."""
         most = [
-            0 if self._enough(session, Guess(), budget) else min(budget.nodes, budget.depth, self.gamma or budget.nodes)
+            0
+            if self._known[session.id].alone or self._enough(session, Guess(), budget)
+            else min(budget.nodes, budget.depth, self.gamma or budget.nodes)
             for session, budget in zip(sessions, budgets, strict=True)
         ]
+        for session, budget in zip(sessions, budgets, strict=True):
+            self._known[session.id].budget = budget
         room = self.window + self.beta if self.window else 0
         guesses = inner.guess(
             sessions,
