@@ -95,7 +95,7 @@ class PhraseTree:
         for branch in texts:
             for token, _, chance in branch.children.get(branch.node, ()):
                 said[TEXT][token] = max(chance, said[TEXT].get(token, 0.0))
-        if self.second is not None and (place.at == BESIDE or place.at == len(self.claims)) and place.token not in self.ends:
+        if self.k and self.second is not None and (place.at == BESIDE or place.at == len(self.claims)) and place.token not in self.ends:
             said[SECOND] = dict(zip(self.second(place.token), Recycling.FOLLOW, strict=False))
         out: dict[int, tuple[float, str]] = {}
         for source, chances in said.items():
