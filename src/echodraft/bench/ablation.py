@@ -15,8 +15,8 @@ from echodraft.core.step import Step
 from echodraft.errors import UsageError
 from echodraft.memory import Memory
 
-Held = Literal["carried", "request", "cold", "other"]
-"""What is remembered when a request begins: what earlier requests of the recording left; nothing, by the method's own switch or since it
+Held = Literal["carried", "request", "cold", "other", "none"]
+"""What is remembered when a request begins (none: the method has no memory): what earlier requests of the recording left; nothing, by the method's own switch or since it
 was taken away; or what another recording and earlier requests left."""
 
 
@@ -40,7 +40,7 @@ TABLES: dict[str, dict[str, tuple[Setting, ...]]] = {
     "ouroboros": {
         # Table 4: the mechanisms one after another.
         "mechanisms": (
-            Setting("speculative decoding", "speculative:gamma=12:top_k=1"),
+            Setting("speculative decoding", "speculative:gamma=12:top_k=1", "none"),
             Setting("+ 1 phrases draft for the draft model", "ouroboros:k=0:verify=false:history=false", "request"),
             Setting("+ 2 phrases lengthen the draft", "ouroboros:verify=false:history=false", "request"),
             Setting("+ 3 phrases from verification", "ouroboros:history=false", "request"),

@@ -57,7 +57,7 @@ def ablation(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-HELD = {"carried": "its own, carried", "request": "this request's", "cold": "nothing", "other": "another task's first"}
+HELD = {"carried": "its own, carried", "request": "this request's", "cold": "nothing", "other": "another task's first", "none": "-"}
 REPORTED = (
     ("accepted_prefix", "A"),
     ("suffix_tokens", "by\nphrases"),
