@@ -16,8 +16,8 @@ from echodraft.errors import UsageError
 from echodraft.memory import Memory
 
 Held = Literal["carried", "request", "cold", "other", "none"]
-"""What is remembered when a request begins (none: the method has no memory): what earlier requests of the recording left; nothing, by the method's own switch or since it
-was taken away; or what another recording and earlier requests left."""
+"""What is remembered when a request begins: what earlier requests of the recording left; nothing, by the method's own switch (its request
+alone) or since it was taken away; what another recording and earlier requests left; none: the method has no memory."""
 
 
 @dataclass(frozen=True, slots=True)
