@@ -201,7 +201,7 @@ def test_no_stream_loses_more_than_the_credit_and_a_hundredth_of_its_steps(
         unread = batch * [price]
         plain = float(TARGET.table(batch, 0)[batch])
         while length > 0:
-            budgets = policy.plan(batch * [length - 1], unread)
+            budgets = policy.plan(batch * [200], unread)  # the limit; outputs end before
             drafts, read = [], 0.0
             for i, budget in enumerate(budgets):
                 n = min(budget.nodes, budget.depth, budget.forwards, 5)
@@ -214,7 +214,9 @@ def test_no_stream_loses_more_than_the_credit_and_a_hundredth_of_its_steps(
                 drafts.append(chain)
             cut = policy.trim(drafts, 0)
             good = kind == "right" or (kind == "turning" and random.random() < 0.5)  # type: ignore[attr-defined]
-            verdicts = [Verdict((len(d) + 1) * (1,), tuple(range(len(d))), None) if good else Verdict((2,), (), None) for d in cut]
+            longest = 1 + max(map(len, cut)) if good else 1
+            end = "eos" if length <= longest else None
+            verdicts = [Verdict((len(d) + 1) * (1,), tuple(range(len(d))), end) if good else Verdict((2,), (), end) for d in cut]
             policy.observe(cut, verdicts, 0)
             steps += 1
             rows = batch * (1 + max(map(len, cut)))
@@ -222,7 +224,7 @@ def test_no_stream_loses_more_than_the_credit_and_a_hundredth_of_its_steps(
             balance -= sum(d.cost for d in drafts) / plain
             earned = max(earned, balance)
             assert -balance <= CREDIT + 0.01 * steps + 1e-6
-            length -= 1 + max(v.accepted for v in verdicts)
+            length -= longest
 
 
 def test_reading_is_allowed_where_it_pays_or_as_a_trial() -> None:
