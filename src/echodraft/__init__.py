@@ -2,7 +2,7 @@
 
 import echodraft
 
-decoder = echodraft.load("path/or/name", drafter="prompt-lookup")
+decoder = echodraft.load("path/or/name")
 print(decoder.generate("def fibonacci(n):", max_new_tokens=64).text)
 """
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from echodraft.drafters import DEFAULT
 from outcome import Cli
 
 FLOAT = ("--dtype", "float32")
@@ -156,7 +157,7 @@ def test_peers_run_beside_ours_with_the_same_tokens(cli: Cli, folder: Path, suit
     done = cli("bench", "-m", folder, "--suite", suite, "-n", "24", *FLOAT, "--peers", peers, "--draft-model", folder, "--json")
     assert done.code == 0, done.err
     results = {row["drafter"]: row for row in json.loads(done.out)["results"]}
-    assert list(results) == ["none", "prompt-lookup", *peers.split(",")]
+    assert list(results) == ["none", DEFAULT, *peers.split(",")]
     assert all(row["identical"] == row["items"] == 3 for row in results.values())
     assert results["hf"]["mean_accepted"] is None
 
@@ -344,7 +345,7 @@ def test_later_turns_follow_plain_answers_whatever_the_method(cli: Cli, base: Pa
     rows = counted(Path("run"))
     assert {item for item, _, _ in rows} == {"t", "t/turn-2", "t/turn-3"}
     for item in ("t", "t/turn-2", "t/turn-3"):
-        assert len({rows[item, method, 0]["prompt_tokens"] for method in ("none", "prompt-lookup", "hf")}) == 1
+        assert len({rows[item, method, 0]["prompt_tokens"] for method in ("none", DEFAULT, "hf")}) == 1
     answer = "".join(rows["t", "none", 0]["pieces"])
     from echodraft.build import load
 
@@ -401,7 +402,7 @@ def test_a_difference_is_told_with_its_place_and_gap(cli: Cli, base: Path, suite
     monkeypatch.setattr(methods, "cut", lying)
     call = ("bench", "-m", base, *FLOAT, "--suite", suite, "-n", "8", "--peers", "hf")
     rows = {row["drafter"]: row for row in json.loads(cli(*call, "--json").out)["results"]}
-    assert (rows["hf"]["identical"], rows["prompt-lookup"]["identical"], rows["prompt-lookup"]["differences"]) == (0, 3, [])
+    assert (rows["hf"]["identical"], rows[DEFAULT]["identical"], rows[DEFAULT]["differences"]) == (0, 3, [])
     assert [found["item"] for found in rows["hf"]["differences"]] == ["p0", "p1", "p2"]
     for found in rows["hf"]["differences"]:
         assert (found["index"], found["other"]) == (3, (found["plain"] + 1) % 300)

@@ -10,6 +10,7 @@ import pytest
 
 from echodraft import __version__
 from echodraft.cli.table import COMMANDS, installed
+from echodraft.drafters import DEFAULT
 from outcome import Cli
 
 NAMES = [name for name in COMMANDS if installed(name)]
@@ -45,7 +46,7 @@ def test_the_version_is_told(cli: Cli) -> None:
 def test_drafters_are_listed_with_needs_and_knobs(cli: Cli) -> None:
     found = {drafter["name"]: drafter for drafter in json.loads(cli("ls", "drafters", "--json").out)}
     assert found["prompt-lookup"]["options"]["longest"] == 8
-    assert "prompt-lookup (default)" in cli("ls", "drafters").out
+    assert f"{DEFAULT} (default)" in cli("ls", "drafters").out
     assert all(drafter["about"] for drafter in found.values())
 
 

@@ -11,7 +11,7 @@ import pytest
 from outcome import Cli
 
 PROMPT = "abc abd abe abc abd"
-RUN = ("run", "--backend", "toy", PROMPT, "-n", "400", "--budget", "6")
+RUN = ("run", "--backend", "toy", PROMPT, "-n", "400", "--budget", "6", "-d", "prompt-lookup")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from echodraft.drafters import DEFAULT
 from outcome import Cli
 
 TOY = ("run", "--backend", "toy")
@@ -55,7 +56,7 @@ def test_json_is_one_object_with_counts(cli: Cli) -> None:
     result = cli(*TOY, PROMPT, "-n", "15", "--json")
     found = json.loads(result.out)
     assert set(found) == {"text", "ids", "finish_reason", "prompt_tokens", "seed", "model", "drafter", "stats"}
-    assert (len(found["ids"]), found["finish_reason"], found["seed"], found["drafter"]) == (15, "length", None, "prompt-lookup")
+    assert (len(found["ids"]), found["finish_reason"], found["seed"], found["drafter"]) == (15, "length", None, DEFAULT)
     assert {"steps", "drafted", "verified", "accepted", "emitted", "mean_accepted", "block_efficiency"} <= set(found["stats"])
     assert found["stats"]["emitted"] == 15
     assert found["text"] + "\n" == cli(*TOY, PROMPT, "-n", "15").out
@@ -95,7 +96,7 @@ def test_a_stop_string_is_not_printed(cli: Cli) -> None:
 def test_colour_marks_drafted_tokens_with_a_legend_and_the_text_stays(cli: Cli, base: Path) -> None:
     import re
 
-    args = ("run", "the cat sat on the cat sat", "-m", base, "-n", "40", "--budget", "6", "--raw")
+    args = ("run", "the cat sat on the cat sat", "-m", base, "-n", "40", "--budget", "6", "--raw", "-d", "prompt-lookup")
     plain, marked = cli(*args), cli(*args, "--color", "always")
     assert "\x1b[" not in plain.out
     assert "\x1b[4;32m" in marked.out

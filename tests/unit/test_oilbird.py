@@ -9,16 +9,17 @@ import pytest
 
 from echodraft.build import make_drafter
 from echodraft.core.accept import Stops
+from echodraft.core.backend import Need
 from echodraft.core.budget import Budget, Fixed
 from echodraft.core.draft import EMPTY, Draft
 from echodraft.core.engine import Engine
-from echodraft.core.session import Session
+from echodraft.core.step import Step
 from echodraft.drafters.oilbird import Oilbird
 from echodraft.drafters.oilbird_tree import AGREES, PROMPT, REENTERS, Chances, Copies, Fused
-from echodraft.errors import UsageError
+from echodraft.errors import Unsupported, UsageError
 from echodraft.memory import Limits, Memory
 from echodraft.stores.hidden import HiddenStore
-from harness import Scripted, drive
+from harness import Scripted, decoded, drive
 
 BODY, END = [40, 41, 42, 43, 44, 45, 46, 47], 50
 
@@ -49,13 +50,13 @@ class Slots(Scripted):
         return (state + 0.05 * np.random.default_rng(sum(path)).standard_normal(32)).astype(np.float16)
 
 
-def answer(engine: Engine, n: int, tenant: str = "") -> tuple[Session, int]:
-    """One request: its session and the steps that it took."""
+def steps_of(engine: Engine, n: int, tenant: str = "") -> list[Step]:
+    """The steps that one request took."""
     session = engine.open([n], stops=Stops(max_new_tokens=12), tenant=tenant)
     steps = drive(engine, [session])[session.id]
     assert session.output == [30, 31, 60 + n, *BODY, END]
     engine.close(session)
-    return session, sum(not step.prefill for step in steps)
+    return decoded(steps)
 
 
 def engine(memory: Memory | None = None, nodes: int = 16, **knobs: Any) -> Engine:
@@ -64,7 +65,7 @@ def engine(memory: Memory | None = None, nodes: int = 16, **knobs: Any) -> Engin
 
 def steps_of_the_last(count: int = 4, **knobs: Any) -> int:
     made = engine(**knobs)
-    return [answer(made, n)[1] for n in range(count)][-1]
+    return [len(steps_of(made, n)) for n in range(count)][-1]
 
 
 def test_what_follows_a_new_value_is_found_by_the_state_and_not_by_the_words() -> None:
@@ -91,6 +92,26 @@ def test_states_are_asked_for_only_where_they_are_used() -> None:
     assert {need.value for need in Oilbird().needs} == {"hidden"}
     assert not Oilbird(semantic=False).needs
     assert {need.value for need in Oilbird(host="recycling").needs} == {"hidden", "top-k"}
+
+
+@pytest.mark.parametrize("host", ["suffix", "recycling"])
+def test_where_there_are_no_hidden_states_the_host_drafts_alone(host: str) -> None:
+    drafted = []
+    for knobs, offers in (({}, {Need.TOP_K}), ({"semantic": False}, {Need.TOP_K, Need.HIDDEN})):
+        backend = Slots()
+        backend.offers = frozenset(offers)
+        made = Engine(backend, make_drafter("oilbird", {"host": host} | knobs), Fixed(16))
+        assert Need.HIDDEN not in made.drafter.needs
+        drafted.append([step.draft.token.tolist() for n in range(4) for step in steps_of(made, n)])
+    assert drafted[0] == drafted[1]
+    assert any(drafted[0])
+
+
+def test_a_host_that_needs_hidden_states_is_refused_where_there_are_none() -> None:
+    backend = Slots()
+    backend.offers = frozenset({Need.TOP_K})
+    with pytest.raises(Unsupported, match="hidden"):
+        Engine(backend, Oilbird(host="toolspec"), Fixed(16))
 
 
 def test_each_output_token_is_kept_behind_the_state_that_produced_it() -> None:
@@ -134,11 +155,11 @@ def test_what_a_tenant_learned_of_its_guesses_is_its_own() -> None:
     memory = Memory()
     made = engine(memory)
     for n in range(3):
-        answer(made, n, "a")
+        steps_of(made, n, "a")
     assert memory.store("a", HiddenStore, HiddenStore).survival.any()
     assert not memory.store("b", HiddenStore, HiddenStore).survival.any()
     memory.forget("a")
-    answer(made, 5, "a")
+    steps_of(made, 5, "a")
     assert memory.store("a", HiddenStore, HiddenStore).tokens == 12
 
 
@@ -234,7 +255,7 @@ def test_what_the_limits_took_may_still_be_taken_back() -> None:
     session = made.open([3], stops=Stops(max_new_tokens=12))
     drive(made, [session])
     made.rewind(session, 9)  # its output is a finished sequence now
-    answer(made, 4)  # settles, and so takes it
+    steps_of(made, 4)  # settles, and so takes it
     made.rewind(session, 5)
     session.stops = Stops(max_new_tokens=6)
     session.finish = None

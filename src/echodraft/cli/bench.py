@@ -10,6 +10,7 @@ import typer
 from echodraft.cli import console
 from echodraft.cli.inputs import DraftModel, DraftQuantize, MemoryLimit, Tuned, read_budget, read_limits
 from echodraft.cli.progress import Bar
+from echodraft.drafters import DEFAULT
 
 MOST = 128
 TRACE = "Write every step of our drafters to FILE, for echodraft inspect."
@@ -23,7 +24,7 @@ def command(
     model: Annotated[str | None, typer.Option("--model", "-m", help="Folder, .gguf file or hub name.", show_default=False)] = None,
     suite: Annotated[str | None, typer.Option("--suite", help=SUITE, show_default=False)] = None,
     data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help=DATA, show_default=False)] = None,
-    drafters: Annotated[str, typer.Option("--drafters", help="Comma-separated; name:key=value sets a knob.")] = "prompt-lookup",
+    drafters: Annotated[str, typer.Option("--drafters", help="Comma-separated; name:key=value sets a knob.")] = DEFAULT,
     profile: Tuned = None,
     peers: Annotated[str, typer.Option("--peers", help="Hugging Face's own: hf, hf-pld[:tokens=10:ngram=2], hf-assisted.")] = "",
     draft_model: DraftModel = None,

@@ -10,6 +10,7 @@ import typer
 from echodraft.cli import console
 from echodraft.cli.inputs import DraftCost, DraftModel, DraftQuantize, Tuned
 from echodraft.cli.progress import Bar
+from echodraft.drafters import DEFAULT
 
 BUDGET = "Draft where it pays; nodes each step; or the best of fixed sizes (needs --cost). Several, comma-separated."
 COST = "What a forward of n tokens costs: a file of echodraft cost, or a name from echodraft cost --list."
@@ -17,7 +18,7 @@ COST = "What a forward of n tokens costs: a file of echodraft cost, or a name fr
 
 def command(
     recording: Annotated[Path, typer.Argument(metavar="RECORDING", help="Folder made by echodraft record.")],
-    drafters: Annotated[str, typer.Option("--drafters", help="Comma-separated; name:key=value sets a knob.")] = "suffix",
+    drafters: Annotated[str, typer.Option("--drafters", help="Comma-separated; name:key=value sets a knob.")] = DEFAULT,
     profile: Tuned = None,
     budget: Annotated[str, typer.Option("--budget", metavar="auto|N|best[,…]", help=BUDGET)] = "auto",
     cost: Annotated[str | None, typer.Option("--cost", metavar="FILE|NAME", help=COST, show_default=False)] = None,

@@ -12,6 +12,7 @@ import typer
 
 from echodraft.cli import console
 from echodraft.cli.inputs import DraftModel, DraftQuantize, MemoryLimit, Tuned, open_memory, read_budget, read_prompt
+from echodraft.drafters import DEFAULT
 
 Flag: Any = typer.Option
 DEFAULT_MODEL = "the embedded SmolLM2-135M-Instruct"
@@ -28,7 +29,7 @@ class Color(StrEnum):
 def command(
     prompt: Annotated[str | None, typer.Argument(help='What to answer; "-" or nothing reads a pipe.', show_default=False)] = None,
     model: Annotated[str | None, Flag("--model", "-m", help=f"Folder, .gguf file or hub name. Default: {DEFAULT_MODEL}.")] = None,
-    drafter: Annotated[str, Flag("--drafter", "-d", help="See: echodraft ls drafters.")] = "prompt-lookup",
+    drafter: Annotated[str, Flag("--drafter", "-d", help="See: echodraft ls drafters.")] = DEFAULT,
     draft_model: DraftModel = None,
     draft_quantize: DraftQuantize = None,
     profile: Tuned = None,

@@ -77,6 +77,10 @@ class Drafter:
     cost = 0.0
     """What one more token of a draft costs, in plain steps of the target: a forward of a draft model, if there is one."""
 
+    def spare(self, missing: frozenset[Need]) -> bool:
+        """Asked before anything else where a backend does not offer `missing`: whether the drafter, which needs them, goes on without."""
+        return False
+
     def open(self, session: Context) -> None:
         """A session begins; its prompt is in `session.tokens`."""
 

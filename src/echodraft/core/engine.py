@@ -33,7 +33,7 @@ class Engine:
 
     def __init__(self, backend: Backend, drafter: Drafter, policy: Policy) -> None:
         missing = (drafter.needs & {Need.TOP_K, Need.HIDDEN}) - backend.offers  # text and draft models are for `build` to bring
-        if missing:
+        if missing and not drafter.spare(missing):
             what = ", ".join(sorted(need.value for need in missing))
             raise Unsupported(f"Drafter '{drafter.name}' needs {what}, which this backend does not offer. See: echodraft ls drafters.")
         self.backend, self.drafter, self.policy = backend, drafter, policy

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from echodraft.core.drafter import Drafter
 from echodraft.errors import UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from echodraft.core.drafter import Drafter
 
 DRAFTERS: dict[str, str] = {
     "cascade": "echodraft.drafters.cascade:Cascade",
@@ -24,11 +27,14 @@ DRAFTERS: dict[str, str] = {
     "suffix": "echodraft.drafters.suffix:Suffix",
     "toolspec": "echodraft.drafters.toolspec:ToolSpec",
 }
-DEFAULT = "prompt-lookup"
+DEFAULT = "oilbird"
+"""What drafts where nobody says what should."""
 
 
 def drafter_class(name: str) -> type[Drafter]:
     """The class of a drafter by its name or by a dotted path `package.module:Class`. Raises `UsageError`."""
+    from echodraft.core.drafter import Drafter  # here, so that the table is read in no time: the command line's help names the default
+
     path = DRAFTERS.get(name, name)
     if ":" not in path:
         raise unknown_name("drafter", name, DRAFTERS)

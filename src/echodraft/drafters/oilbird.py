@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from time import time
 from typing import Any
 
@@ -21,6 +23,8 @@ from echodraft.drafters.oilbird_tree import MOST_DEPTH, Chances, Copies, Fused, 
 from echodraft.errors import UsageError, unknown_name
 from echodraft.memory import Memory
 from echodraft.stores.hidden import HiddenStore, warm
+
+log = logging.getLogger("echodraft")
 
 HOSTS = ("suffix", "recycling", "goose", "toolspec", "prompt-lookup", "sam")
 
@@ -63,7 +67,7 @@ class Oilbird(Drafter):
     neighbour that went on with the anchor too is copied from the token after it; one that said another token there is copied from the
     same place, behind a value that was new. Tokens on which copies and host agree are paid once. Every node has a chance, learned from
     counts: of copies by similarity, kind and depth, then of tokens by what copies and host say of them. The tree is filled best first.
-    Needs: hidden states, and what its host needs.
+    Needs: hidden states, and what its host needs; where there are no hidden states the host drafts alone.
 
     host       the lexical drafter: suffix, recycling, goose, toolspec and others
     k          neighbours
@@ -111,6 +115,13 @@ class Oilbird(Drafter):
         self.top_k = self.host.top_k
         self._known: dict[int, Known] = {}
         warm()
+
+    def spare(self, missing: frozenset[Need]) -> bool:
+        if missing & self.host.needs:
+            return False
+        self.semantic, self.needs = False, self.host.needs
+        _tell(self.host.name)
+        return True
 
     def open(self, session: Context) -> None:
         self.host.open(session)
@@ -204,3 +215,8 @@ class Oilbird(Drafter):
         if known is not None:
             self._end(known)
             self.memory.settle(session.tenant)
+
+
+@cache
+def _tell(host: str) -> None:
+    log.info("There are no hidden states here, so oilbird drafts as %s alone.", host)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from functools import cache, wraps
 from hashlib import sha256
 from pathlib import Path
+from threading import Timer
 from typing import Any, TypeVar, cast
 
 import numba
@@ -12,6 +15,10 @@ import numba
 F = TypeVar("F", bound=Callable[..., Any])
 
 SETTINGS: Any = numba.config
+PATIENCE = 1.0
+"""Seconds of silence; code that was compiled before is there in less."""
+
+log = logging.getLogger("echodraft")
 
 
 def compiler(name: str, *files: Path) -> Callable[[F], F]:
@@ -32,3 +39,25 @@ def compiler(name: str, *files: Path) -> Callable[[F], F]:
             SETTINGS.CACHE_DIR = usual
 
     return compiled
+
+
+def once(bring: Callable[[], None]) -> Callable[[], None]:
+    """`bring`, which uses compiled code so that no request waits for it, once a process; who has to wait for it is told why."""
+
+    @cache
+    @wraps(bring)
+    def brought() -> None:
+        notice = Timer(PATIENCE, _tell)
+        notice.daemon = True
+        notice.start()
+        try:
+            bring()
+        finally:
+            notice.cancel()
+
+    return brought
+
+
+@cache
+def _tell() -> None:
+    log.warning("Compiling the drafter for this machine. It takes 10 to 30 seconds, the first time only.")

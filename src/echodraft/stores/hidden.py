@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from echodraft.stores import hidden_codes as codes
 from echodraft.stores.checked import check_text, checked
+from echodraft.stores.compiled import once
 from echodraft.stores.hidden_codes import WORD, Ints
 from echodraft.stores.hidden_keys import EXACT, GROWTH, WHAT, Keys, Neighbours, longer
 
@@ -234,6 +235,7 @@ class HiddenStore:
         return rows
 
 
+@once
 def warm() -> None:
     """Bring in the compiled code, so that no request waits for it."""
     store = HiddenStore()

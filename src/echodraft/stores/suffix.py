@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from echodraft.stores import suffix_tree as trie
 from echodraft.stores.checked import check_text, checked
+from echodraft.stores.compiled import once
 from echodraft.stores.suffix_nodes import (
     CHUNK,
     ENTRIES,
@@ -266,6 +267,7 @@ def _longer(array: NDArray[Any], length: int) -> NDArray[Any]:
     return out
 
 
+@once
 def warm() -> None:
     """Bring in the compiled code, so that no request waits for it."""
     for removable in (True, False):
