@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from echodraft.backends import BACKENDS
 from echodraft.core.backend import Backend, Need, Shape
-from echodraft.core.budget import CPU_CURVE, GPU_CURVE, Adaptive, CostCurve, Fixed, Policy
+from echodraft.core.budget import CPU_CURVE, GPU_CURVE, Adaptive, Calibration, CostCurve, Fixed, Policy
 from echodraft.core.draft_model import DraftModel
 from echodraft.core.drafter import Drafter
 from echodraft.core.engine import Engine
@@ -284,7 +285,9 @@ def check_budget(budget: str | int) -> None:
 
 def make_policy(budget: str | int, curve: CostCurve, drafter: Drafter) -> Policy:
     """Drafts where it pays on `curve`, or a fixed number of nodes."""
-    return Adaptive(curve, draft=drafter.cost) if isinstance(budget, str) else Fixed(budget)
+    if not isinstance(budget, str):
+        return Fixed(budget)
+    return Adaptive(curve, draft=drafter.cost, calibration=Calibration(inf) if drafter.calibrated else Calibration())
 
 
 def curve_file(name: str, backend: Backend) -> Path:

@@ -13,7 +13,15 @@ import pytest
 
 import tinychat
 from echodraft.cli import main
+from echodraft.stores import hidden, suffix
 from outcome import Cli, Outcome
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled() -> None:
+    """Drafters are compiled before, so that no test meets the note which says so."""
+    suffix.warm()
+    hidden.warm()
 
 
 @pytest.fixture(scope="session")

@@ -16,9 +16,9 @@ TOY = ("run", "--backend", "toy")
     ("args", "code", "words"),
     [
         ((*TOY, "x", "-d", "prompt-lokup"), 2, "Unknown drafter 'prompt-lokup'. Did you mean 'prompt-lookup'?"),
-        ((*TOY, "x", "-o", "longst=3"), 2, "Did you mean 'longest'?"),
-        ((*TOY, "x", "-o", "longest"), 2, "key=value"),
-        ((*TOY, "x", "-o", "longest=many"), 2, "of type int"),
+        ((*TOY, "x", "-d", "prompt-lookup", "-o", "longst=3"), 2, "Did you mean 'longest'?"),
+        ((*TOY, "x", "-d", "prompt-lookup", "-o", "longest"), 2, "key=value"),
+        ((*TOY, "x", "-d", "prompt-lookup", "-o", "longest=many"), 2, "of type int"),
         ((*TOY, "x", "--budget", "much"), 2, "--budget"),
         ((*TOY, "x", "-n", "0"), 2, "max_new_tokens"),
         ((*TOY, "x", "-n", "many"), 2, "valid int"),

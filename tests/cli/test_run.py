@@ -118,5 +118,7 @@ def test_a_model_without_a_template_is_completed_with_a_note(cli: Cli, base: Pat
 
 
 def test_knobs_reach_the_drafter(cli: Cli) -> None:
-    found = json.loads(cli(*TOY, PROMPT, "-n", "20", "--json", "-o", "longest=2", "-o", "latest=false", "--budget", "3").out)
+    found = json.loads(
+        cli(*TOY, PROMPT, "-d", "prompt-lookup", "-n", "20", "--json", "-o", "longest=2", "-o", "latest=false", "--budget", "3").out
+    )
     assert 0 < found["stats"]["verified"] <= 3 * found["stats"]["steps"]

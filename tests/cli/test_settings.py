@@ -43,7 +43,7 @@ def test_another_file_may_be_named(cli: Cli, apart: Path, monkeypatch: pytest.Mo
 def test_values_of_every_kind_come_from_the_file(cli: Cli, apart: Path) -> None:
     (apart / "echodraft.toml").write_text(
         'backend = "toy"\nbudget = 3\n'
-        '[run]\noption = ["longest=2", "latest=false"]\ntemperature = 1\nseed = 3\njson = true\nstop = ["zz"]\n'
+        '[run]\ndrafter = "prompt-lookup"\noption = ["longest=2", "latest=false"]\ntemperature = 1\nseed = 3\njson = true\nstop = ["zz"]\n'
     )
     result = cli("run", "abc abc abc", "-n", "9")
     assert result.code == 0, result.err

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import sleep
 
+import numba
 import pytest
 
 from echodraft.stores import compiled
@@ -19,14 +19,17 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     compiled._tell.cache_clear()
 
 
-@pytest.mark.parametrize(("patience", "seconds", "notices"), [(0.01, 0.3, 1), (60.0, 0.0, 0)])
-def test_a_long_wait_is_explained_once(
-    said: list[str], monkeypatch: pytest.MonkeyPatch, patience: float, seconds: float, notices: int
-) -> None:
-    monkeypatch.setattr(compiled, "PATIENCE", patience)
-    for _ in range(2):
-        compiled.once(lambda: sleep(seconds))()
-    assert len(said) == notices
+def test_compiling_is_told_once_and_code_that_is_there_is_not(said: list[str]) -> None:
+    @numba.njit
+    def double(x: int) -> int:
+        return 2 * x
+
+    compiled.once(lambda: double(1))()
+    compiled.once(lambda: double(1.5))()
+    assert len(said) == 1
+    compiled._tell.cache_clear()
+    compiled.once(lambda: double(2))()
+    assert len(said) == 1
 
 
 def test_code_is_brought_in_once_a_process_unless_that_failed() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echodraft.build import make_drafter
+from echodraft.build import make_drafter, make_policy
 from echodraft.core.accept import Stops
 from echodraft.core.backend import Need
-from echodraft.core.budget import Budget, Fixed
+from echodraft.core.budget import CPU_CURVE, Adaptive, Budget, Fixed
 from echodraft.core.draft import EMPTY, Draft
 from echodraft.core.engine import Engine
 from echodraft.core.step import Step
@@ -172,7 +172,7 @@ def fused(host: Draft = EMPTY, *copies: tuple[int, list[int]], store: HiddenStor
     return Fused(host, Chances(store or HiddenStore()), [chains])
 
 
-def test_a_token_that_both_propose_is_one_node_and_surer_than_of_either() -> None:
+def test_a_token_that_both_propose_is_one_node_and_as_sure_as_both_are_on_average() -> None:
     host = Draft.chain([5, 6], 0.5, "suffix")
     alone = fused(host).draft(Budget(8, 8), [fused(host).root])
     copied = fused(EMPTY, (AGREES, [5, 6, 7])).draft(Budget(8, 8), [fused(EMPTY, (AGREES, [5, 6, 7])).root])
@@ -180,7 +180,7 @@ def test_a_token_that_both_propose_is_one_node_and_surer_than_of_either() -> Non
     both = tree.draft(Budget(8, 8), [tree.root])
     assert both.token.tolist() == [5, 6, 7]
     assert both.source == ("suffix+oilbird", "suffix+oilbird", "oilbird")
-    assert both.prob[0] > max(alone.prob[0], copied.prob[0])
+    assert both.prob[0] == pytest.approx((alone.prob[0] + copied.prob[0]) / 2)
 
 
 def test_a_copy_goes_on_where_it_leaves_the_host() -> None:
@@ -260,3 +260,13 @@ def test_what_the_limits_took_may_still_be_taken_back() -> None:
     session.stops = Stops(max_new_tokens=6)
     session.finish = None
     drive(made, [session])
+
+
+def test_the_budget_takes_what_oilbird_claims_as_it_is_and_corrects_what_others_claim() -> None:
+    wrong = Draft.chain([5], 0.8, "source")
+    for name, kept in (("oilbird", True), ("suffix", False)):
+        policy = make_policy("auto", CPU_CURVE, make_drafter(name, {}))
+        assert isinstance(policy, Adaptive)
+        for _ in range(50):
+            policy.calibration.observe(wrong, [6])
+        assert bool(policy.calibration.paths(wrong)[0] == 0.8) is kept

@@ -120,7 +120,7 @@ class Calibration:
 
     It learns from every proposal, scored or not: the tokens that came tell which nodes were right.
 
-    weight  how many observations a drafter's own claim is worth
+    weight  how many observations a drafter's own claim is worth; infinitely many where it learns from counts itself
     forget  counts are halved beyond this many
     """
 
@@ -139,7 +139,7 @@ class Calibration:
     def estimate(self, source: str, own: float) -> float:
         """How likely a node is right whose parent is, where `source` says `own`."""
         accepted, seen = self.counts.get((source, _bin(own)), (0.0, 0.0))
-        return (accepted + self.weight * own) / (seen + self.weight)
+        return own + (accepted - seen * own) / (seen + self.weight)
 
     def observe(self, draft: Draft, tokens: Sequence[int]) -> None:
         """Count the nodes that `tokens`, which came behind the anchor, confirm or refute."""

@@ -74,6 +74,8 @@ class Drafter:
     """What a replay of recorded outputs is worth, where nothing is known of rejected nodes: their best ids are -1, their states NaN.
     "exact": it never looks at them. "approximate": it learns from them. "live": it cannot do without them. None: "approximate" if it
     needs the best ids, else "exact"."""
+    calibrated = False
+    """Whether what it says of its nodes are chances by its own counts, which the budget then takes as they are."""
     cost = 0.0
     """What one more token of a draft costs, in plain steps of the target: a forward of a draft model, if there is one."""
 

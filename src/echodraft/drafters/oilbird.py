@@ -81,6 +81,7 @@ class Oilbird(Drafter):
 
     name = "oilbird"
     needs = frozenset({Need.HIDDEN})
+    calibrated = True
 
     def __init__(
         self,

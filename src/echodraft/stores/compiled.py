@@ -7,17 +7,14 @@ from collections.abc import Callable
 from functools import cache, wraps
 from hashlib import sha256
 from pathlib import Path
-from threading import Timer
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import event
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 SETTINGS: Any = numba.config
-PATIENCE = 1.0
-"""Seconds of silence; code that was compiled before is there in less."""
-
 log = logging.getLogger("echodraft")
 
 
@@ -42,20 +39,25 @@ def compiler(name: str, *files: Path) -> Callable[[F], F]:
 
 
 def once(bring: Callable[[], None]) -> Callable[[], None]:
-    """`bring`, which uses compiled code so that no request waits for it, once a process; who has to wait for it is told why."""
+    """`bring`, which uses compiled code so that no request waits for it, once a process. If it has to be compiled, that is told."""
 
     @cache
     @wraps(bring)
     def brought() -> None:
-        notice = Timer(PATIENCE, _tell)
-        notice.daemon = True
-        notice.start()
-        try:
+        with event.install_listener("numba:compile", Notice()):
             bring()
-        finally:
-            notice.cancel()
 
     return brought
+
+
+class Notice(event.Listener):
+    """Explains the wait, once a process. Code that is kept from before is loaded in less than a second and told of by no event."""
+
+    def on_start(self, event: Any) -> None:
+        _tell()
+
+    def on_end(self, event: Any) -> None:
+        pass
 
 
 @cache
