@@ -31,7 +31,7 @@ from harness import decoded, drive, run, stream
 from models import prompt
 
 TEXT, OTHER = prompt(6) * 3, prompt(7, seed=1) * 3
-SWITCHES = ("phrases", "k", "verify", "history", "branch", "output", "texts", "recycle")
+SWITCHES = ("phrases", "k", "verify", "history", "branch", "output", "texts")
 
 
 def engine_for(backend: Any, model: Any = None, memory: Memory | None = None, nodes: int = 48, **knobs: Any) -> Engine:
@@ -138,7 +138,7 @@ def test_a_window_moves_with_the_text_of_the_target() -> None:
     assert [len(level) for level in window._known[session.id].window.levels] == [len(level) for level in full]
 
 
-BARE: dict[str, Any] = {"texts": False, "recycle": False, "top_k": 1}
+BARE: dict[str, Any] = {"texts": False, "top_k": 1}
 """The pool alone, and no siblings: as published."""
 SAID = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 """What the target says, by position, again and again; one token has several successors."""
@@ -368,12 +368,12 @@ def test_candidates_of_the_draft_model_become_siblings_and_guesses_that_agree_wi
 def test_guesses_that_agree_are_surer_and_named_after_all_who_make_them() -> None:
     pool = PhrasePool()
     pool.add([7, 5])
-    chances = {}
-    for second in (None, lambda _: [5]):
-        draft = PhraseTree(pool, 3, 7, text=lambda _: Draft.chain([5], 0.5, "suffix"), second=second).draft(7, Budget(1, 1))
+    text, chances = Draft.chain([5], 0.5, "suffix"), {}
+    for one in (PhraseTree(pool, 3, 7), PhraseTree(PhrasePool(), 3, 7, text=lambda _: text), PhraseTree(pool, 3, 7, text=lambda _: text)):
+        draft = one.draft(7, Budget(1, 1))
         chances[draft.source[0]] = float(draft.prob[0])
-    assert list(chances) == ["phrase+suffix", "phrase+suffix+recycling"]
-    assert 0.25 < chances["phrase+suffix"] < chances["phrase+suffix+recycling"] < 1.0
+    assert list(chances) == ["phrase", "suffix", "phrase+suffix"]
+    assert max(chances["phrase"], chances["suffix"]) < chances["phrase+suffix"] < 1.0
 
 
 def paying(target: Any, draft: Any) -> list[Step]:

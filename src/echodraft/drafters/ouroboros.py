@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from time import perf_counter
 
-import numpy as np
-
 from echodraft.core.backend import Need
 from echodraft.core.budget import Budget, Fixed
 from echodraft.core.common import common
@@ -22,26 +20,21 @@ from echodraft.drafters.phrase_tree import Phrases, PhraseTree, PhraseWindow, ex
 from echodraft.drafters.suffix import Suffix
 from echodraft.errors import UsageError
 from echodraft.memory import Memory
-from echodraft.stores.adjacency import EMPTY, WIDTH, AdjacencyStore
 from echodraft.stores.phrases import MOST_LENGTH, Phrase, PhrasePool, warm
 
 FREE = 24
 """Nodes of what is guessed without the draft model."""
-SECOND = 4
-"""Candidates of the draft model that are kept of a token."""
 
 
 @dataclass(slots=True)
 class Known:
     """What is kept of a session: its pool, how much of its text the pool has read, and what was drafted last.
 
-    second  what the draft model held likely behind each token
     budget  of the draft before
     alone   the guesses are sure enough: the draft model is not asked for the next draft
     """
 
     pool: PhrasePool
-    second: AdjacencyStore
     tenant: str
     read: int
     trunk: Sequence[int] = ()
@@ -60,9 +53,9 @@ class Ouroboros(Drafter):
     by what the target said, in truth or along them. (4) `history`: the pool is the tenant's and outlives the request. Unlike in the
     released code the bonus token behind a whole phrase is kept, nothing follows an end token, corrections work after rejections, too.
     Where the target samples, the draft model samples with the same noise. Beyond the paper: the pool is bounded (`stores/phrases.py`),
-    `branch`, `output`, `texts`, `recycle`, `top_k` and `draft`; the draft model is asked where that pays, by what is guessed without it.
-    Needs: a draft model, the target's best ids. As published: window=20, rows=239, branch=false, output=false, texts=false, recycle=false,
-    top_k=1 and a fixed budget of gamma + k (beta - 1).
+    `branch`, `output`, `texts`, `top_k` and `draft`; the draft model is asked where that pays, by what is guessed without it.
+    Needs: a draft model, the target's best ids. As published: window=20, rows=239, branch=false, output=false, texts=false, top_k=1 and a
+    fixed budget of gamma + k (beta - 1).
 
     gamma    tokens of the draft model's draft at most, fewer where one more forward of it does not pay; 0 = as many as the budget
     beta     tokens of a phrase, its key included
@@ -76,7 +69,6 @@ class Ouroboros(Drafter):
     branch   phrases also beside the draft and behind each other, where their probability makes it worth it
     output   output becomes phrases as well; the paper takes what its window made of it
     texts    what followed longer ends of the text, in this text and in the tenant's outputs, is guessed as phrases are
-    recycle  so are tokens that the draft model held likely behind a token before
     top_k    candidates of the draft model for each token of its draft, the chosen one included; the others become siblings
     draft    use the draft model; without one the pool drafts for the target
     """
@@ -99,7 +91,6 @@ class Ouroboros(Drafter):
         branch: bool = True,
         output: bool = True,
         texts: bool = True,
-        recycle: bool = True,
         top_k: int = 3,
         draft: bool = True,
         memory: Memory | None = None,
@@ -117,7 +108,7 @@ class Ouroboros(Drafter):
             if wrong:
                 raise UsageError(f"ouroboros: {what}.")
         self.gamma, self.beta, self.k, self.verify, self.branch, self.output = gamma, beta, k, verify, branch, output
-        self.guesses, self.candidates, self.recycle = guesses, top_k, recycle
+        self.guesses, self.candidates = guesses, top_k
         self.memory = memory if history and memory is not None else Memory()
         self.window, self.history = window, history
         if not draft:
@@ -131,7 +122,7 @@ class Ouroboros(Drafter):
             if phrases and same:  # phrases are the target's ids
                 drafter = PhraseWindow(window, beta, guesses, self.memory) if window else Phrases(self._inside)
             policy = Fixed(rows) if rows or not (phrases and same) else draft_model.make_policy(drafter)
-            self.inner = DraftEngine(draft_model, drafter, policy, max(top_k, SECOND if recycle else 1))
+            self.inner = DraftEngine(draft_model, drafter, policy, top_k)
         self.texts = Suffix(memory=self.memory) if texts else None
         self.hosted = self.inner is not None and isinstance(self.inner.engine.drafter, Phrases)
         self.counts = Counts()
@@ -146,8 +137,7 @@ class Ouroboros(Drafter):
     def open(self, session: Context) -> None:
         pool = self.memory.store(session.tenant, PhrasePool, lambda: PhrasePool(self.beta - 1))
         pool.reach(self.beta - 1)
-        second = self.memory.store(session.tenant, AdjacencyStore, AdjacencyStore)
-        self._known[session.id] = Known(pool, second, session.tenant, len(session.tokens))
+        self._known[session.id] = Known(pool, session.tenant, len(session.tokens))
         if self.texts is not None:
             self.texts.open(session)
 
@@ -183,13 +173,8 @@ class Ouroboros(Drafter):
             [n + room if n else 0 for n in most],
             lambda i, guess: len(guess.claims) >= most[i] or self._enough(sessions[i], guess, budgets[i]),
         )
-        for session, guess, n in zip(sessions, guesses, most, strict=True):
+        for guess, n in zip(guesses, most, strict=True):
             guess.claims = guess.claims[:n]
-            if self.recycle and guess.claims:
-                best = np.full((len(guess.claims), WIDTH), EMPTY, dtype=np.int64)
-                for row, (ids, _) in zip(best, guess.claims, strict=True):
-                    row[: len(ids)] = ids
-                self._known[session.id].second.learn([session.tokens[-1], *guess.tokens[:-1]], best)
         return guesses
 
     def _enough(self, session: Context, guess: Guess, budget: Budget) -> bool:
@@ -227,8 +212,7 @@ class Ouroboros(Drafter):
         claims = [(ids[: self.candidates], probs[: self.candidates]) for ids, probs in guess.claims] if guess is not None else []
         trunk = [ids[0] for ids, _ in claims]
         text = None if texts is None else lambda at: texts.behind(session, [*more, *trunk[:at]], Budget(FREE, FREE))
-        second = known.second.successors if self.recycle else None
-        return PhraseTree(known.pool, k, self.beta, claims, self.name, self.ends, self.branch, text, second)
+        return PhraseTree(known.pool, k, self.beta, claims, self.name, self.ends, self.branch, text)
 
     def _lengthened(self, session: Context, guess: Guess, budget: Budget) -> Draft:
         """The draft model's draft with phrases."""
@@ -313,8 +297,7 @@ class Ouroboros(Drafter):
             self.inner.close(session)
         if self.texts is not None:
             self.texts.close(session)
-        for _ in range(2):  # pool and second thoughts
-            self.memory.settle(session.tenant)
+        self.memory.settle(session.tenant)
         if not self.history and all(other.tenant != known.tenant for other in self._known.values()):
             self.memory.forget(known.tenant)
 

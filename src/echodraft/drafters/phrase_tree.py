@@ -13,12 +13,11 @@ from echodraft.core.drafter import Context, Drafter
 from echodraft.core.fill import Child, fill
 from echodraft.core.retokenize import Claim
 from echodraft.drafters.lookahead import Known, Lookahead
-from echodraft.drafters.recycling import Recycling
 from echodraft.memory import Memory
 from echodraft.stores.phrases import Phrase, PhrasePool
 
-PHRASE, TEXT, SECOND = "phrase", "suffix", "recycling"
-"""Who guesses: the pool, texts by their suffixes, the draft model's second thoughts. What several guess is called after all of them."""
+PHRASE, TEXT = "phrase", "suffix"
+"""Who guesses: the pool, and texts by their suffixes. What both guess is called after both."""
 BESIDE = -1
 
 
@@ -50,7 +49,6 @@ class PhraseTree:
     ends    tokens behind which nothing is looked up
     branch  look up at every node of the trunk, and where a phrase ends; else behind the trunk alone, as published
     text    what texts expect behind so many tokens of the trunk
-    second  what the draft model held likely behind a token before, the likeliest first
     asked   the phrases that were found, by the number of trunk tokens before them
 
     What the trunk's candidates leave open at a node the others share as they claim. Guesses that agree are taken as independent, and
@@ -65,7 +63,6 @@ class PhraseTree:
     ends: frozenset[int] = frozenset()
     branch: bool = False
     text: Callable[[int], Draft] | None = None
-    second: Callable[[int], Sequence[int]] | None = None
     asked: dict[int, list[Phrase]] = field(default_factory=dict)
 
     def draft(self, anchor: int, budget: Budget) -> Draft:
@@ -81,22 +78,20 @@ class PhraseTree:
             source, at = (f"{self.source}-sibling", BESIDE) if rank else (self.source, place.at + 1)
             found.append(Child(token, prob, source, _behind(token, at, going, texts), first=not rank))
             left -= prob
-        guesses = self._guesses(place, going, texts)
+        guesses = self._guesses(going, texts)
         others = {token: guess for token, guess in guesses.items() if token not in ids}
         share = min(1.0, max(0.0, left) / sum(chance for chance, _ in others.values())) if others else 0.0
         found += [Child(token, chance * share, source, _behind(token, BESIDE, going, texts)) for token, (chance, source) in others.items()]
         return sorted(found, key=lambda child: (not child.first, -child.prob))
 
-    def _guesses(self, place: Place, going: Sequence[Phrase], texts: Sequence[Branch]) -> dict[int, tuple[float, str]]:
+    def _guesses(self, going: Sequence[Phrase], texts: Sequence[Branch]) -> dict[int, tuple[float, str]]:
         """Tokens for a place with their chances, and who guesses them."""
-        said: dict[str, dict[int, float]] = {PHRASE: {}, TEXT: {}, SECOND: {}}
+        said: dict[str, dict[int, float]] = {PHRASE: {}, TEXT: {}}
         for phrase in going:
             said[PHRASE][phrase.tokens[0]] = said[PHRASE].get(phrase.tokens[0], 0.0) + phrase.chance
         for branch in texts:
             for token, _, chance in branch.children.get(branch.node, ()):
                 said[TEXT][token] = max(chance, said[TEXT].get(token, 0.0))
-        if self.k and self.second is not None and (place.at == BESIDE or place.at == len(self.claims)) and place.token not in self.ends:
-            said[SECOND] = dict(zip(self.second(place.token), Recycling.FOLLOW, strict=False))
         out: dict[int, tuple[float, str]] = {}
         for source, chances in said.items():
             whole = max(1.0, sum(chances.values()))
