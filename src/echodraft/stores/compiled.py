@@ -29,9 +29,9 @@ def compiler(name: str, *files: Path) -> Callable[[F], F]:
     def compiled(function: F) -> F:
         usual, SETTINGS.CACHE_DIR = SETTINGS.CACHE_DIR, str(folder)
         try:
-            return cast("F", numba.njit(cache=True, nogil=True)(function))
+            return cast("F", numba.njit(cache=True, nogil=True, no_cfunc_wrapper=True)(function))
         except RuntimeError:  # no folder to keep it in: compiled by each process
-            return cast("F", numba.njit(nogil=True)(function))
+            return cast("F", numba.njit(nogil=True, no_cfunc_wrapper=True)(function))
         finally:
             SETTINGS.CACHE_DIR = usual
 

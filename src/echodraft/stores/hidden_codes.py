@@ -45,6 +45,13 @@ ones: Any = intrinsic(_ones)
 
 
 @compiled
+def fill(target: Words, values: Words) -> None:
+    """target[:] = values, without the text of an error about shapes, which takes two seconds to compile."""
+    for j in range(len(target)):
+        target[j] = values[j]
+
+
+@compiled
 def pack(values: Floats, bits: int, step: float, code: Words) -> float:
     """Write `values` [n] in `bits` bits each into `code` [bits x n / 64]. Returns the gain.
 
@@ -75,8 +82,8 @@ def encode(vectors: Floats, places: Ints, fine: int, sketch: Words, rest: Words,
         at = places[i]
         gain[at, 0] = pack(vectors[i, :fine], FINE, FINE_STEP, code[:words])
         gain[at, 1] = pack(vectors[i, fine:], COARSE, COARSE_STEP, code[words:])
-        sketch[at] = code[:front]
-        rest[at] = code[front:]
+        fill(sketch[at], code[:front])
+        fill(rest[at], code[front:])
 
 
 @compiled
@@ -95,7 +102,7 @@ def unpack(code: Words, bits: int, planes: Words, scale: Doubles) -> float:
             for j in range(words):
                 shared += ones(code[plane * words + j] & planes[bit, j])
             both += shared << np.uint64(weight + bit)
-    low, step, total = scale
+    low, step, total = scale[0], scale[1], scale[2]
     return float(low * (1.0 * codes - half * words * WORD) + step * (1.0 * both - half * total))
 
 
@@ -133,8 +140,8 @@ def sliced(query: Floats, fine: int) -> tuple[Words, Words, Doubles]:
 def product(at: int, sketch: Words, rest: Words, gain: Floats, code: Words, first: Words, second: Words, scales: Doubles) -> float:
     """The inner product of a coded vector and a sliced query, estimated. `code`: room for one."""
     front, words = sketch.shape[1], first.shape[1] * FINE
-    code[:front] = sketch[at]
-    code[front:] = rest[at]
+    fill(code[:front], sketch[at])
+    fill(code[front:], rest[at])
     fine = gain[at, 0] * unpack(code[:words], FINE, first, scales[0])
     return float(fine + gain[at, 1] * unpack(code[words:], COARSE, second, scales[1]))
 
