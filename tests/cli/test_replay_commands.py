@@ -73,7 +73,7 @@ def test_the_tables_tell_counts_depths_and_sources(cli: Cli, suite: Path, folder
     assert "approximate" in shown.err
     fresh = cli("replay", apart / "r", "--no-repeats")
     assert "no repeats" not in fresh.out
-    assert any(" ".join(line.split()).startswith("suffix auto 2 ") for line in fresh.out.splitlines())
+    assert any(" ".join(line.split()).startswith("oilbird auto 2 ") for line in fresh.out.splitlines())
     assert "×" not in fresh.out
 
 
