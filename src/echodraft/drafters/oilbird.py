@@ -81,7 +81,6 @@ class Oilbird(Drafter):
 
     name = "oilbird"
     needs = frozenset({Need.HIDDEN})
-    calibrated = True
 
     def __init__(
         self,
@@ -113,7 +112,7 @@ class Oilbird(Drafter):
         parts = {"memory": self.memory, "text": text}
         self.host: Drafter = kind(**{name: part for name, part in parts.items() if name in inspect.signature(kind).parameters})
         self.needs = self.host.needs | self.needs if semantic else self.host.needs
-        self.top_k = self.host.top_k
+        self.top_k, self.calibrated = self.host.top_k, semantic
         self._known: dict[int, Known] = {}
         warm()
 
