@@ -61,7 +61,7 @@ class Profile(BaseModel):
 def load_profile(path: Path) -> Profile:
     """Read a profile. Raises `UsageError` where the file holds none."""
     try:
-        return Profile.model_validate_json(path.read_text(encoding="utf-8"))
+        return Profile.model_validate_json(path.read_bytes())
     except OSError as error:
         raise UsageError(f"There is no profile {path} ({error.strerror or error}). Make one with: echodraft tune --save.") from error
     except ValidationError as error:

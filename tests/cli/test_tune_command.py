@@ -49,6 +49,8 @@ def test_what_tune_finds_is_a_profile_for_run_bench_and_replay(cli: Cli, suite: 
         ]
         == 0
     )
+    other = json.loads(cli("run", "--raw", "the cat", "-m", folder, "-n", 8, "--profile", "p.json", "-d", "suffix", "--json").out)
+    assert other["drafter"] == "suffix"
     method = "speculative:" + ":".join(f"{name}={value}" for name, value in profile["options"].items())
     bench = cli("bench", "-m", folder, "--suite", suite, "-n", 8, "--profile", "p.json", "--json")
     assert [row["drafter"] for row in json.loads(bench.out)["results"]] == ["none", method]
@@ -85,6 +87,15 @@ def test_a_search_by_decoding_needs_no_recording_that_stays(cli: Cli, suite: Pat
     assert done.code == 0, done.err
     assert json.loads(done.out)["saved"] is None
     assert {path.name for path in apart.iterdir()} <= {"cats.jsonl", "cache"}
+
+
+def test_a_search_that_failed_before_its_first_trial_is_not_in_the_way_of_the_next(
+    cli: Cli, suite: Path, folder: Path, apart: Path
+) -> None:
+    call = [*arguments(folder, suite), "--recording", "r", "--save", "p.json", "--no-check", "--limit", 1]
+    assert cli(*call, "--suite", "nowhere.jsonl").code == 2
+    done = cli(*call)
+    assert done.code == 0, done.err
 
 
 @pytest.mark.parametrize(

@@ -112,9 +112,10 @@ def test_six_short_requests_lose_little() -> None:
     assert world.lost <= 0.03 * world.tokens
 
 
+@pytest.mark.parametrize("drafter", ["speculative", "ouroboros"])
 @pytest.mark.parametrize("prompt", [70, 700])
-def test_where_drafts_paid_a_new_request_is_asked_at_its_first_step(prompt: int) -> None:
-    world = World()
+def test_where_drafts_paid_a_new_request_is_asked_at_its_first_step(prompt: int, drafter: str) -> None:
+    world = World(drafter)
     firsts = [world.run(GOOD, prompt=prompt, n=60)[0] for _ in range(12)]
     assert all(step.proposed for step in firsts[1:])
     assert world.lost <= -0.3 * world.tokens
@@ -143,8 +144,9 @@ def test_a_long_prompt_is_read_once_the_steps_before_have_earned_it() -> None:
     assert all(asked[first:])
 
 
-def test_texts_that_can_be_guessed_are_found_among_those_that_cannot() -> None:
-    world = World()
+@pytest.mark.parametrize("drafter", ["speculative", "ouroboros"])
+def test_texts_that_can_be_guessed_are_found_among_those_that_cannot(drafter: str) -> None:
+    world = World(drafter)
     for _ in range(20):
         world.run(BAD)
     lost = world.lost

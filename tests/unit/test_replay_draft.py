@@ -130,6 +130,22 @@ def test_drafts_and_counts_are_those_of_the_live_run_and_nothing_is_asked_twice(
         assert any(record.drafting for record in found)
 
 
+@pytest.mark.parametrize("budget", ["auto", 6])
+def test_an_answer_for_a_rejected_guess_is_the_models_own_though_the_text_was_known(recording: Path, budget: str | int) -> None:
+    """Best ids of all rows are read once the text has moved on; the memo holds the text from another drafter."""
+    sayings = Sayings()
+    replayed(recording, "cascade:drafter=suffix", budget, MemoBackend(target(), sayings))
+    here, _ = replayed(recording, "cascade:drafter=recycling", budget, MemoBackend(target(), sayings))
+    assert here == live("cascade:drafter=recycling", budget, target())
+
+
+def test_a_tree_is_priced_by_its_rows_and_a_text_that_is_read_as_it_was_measured() -> None:
+    curve = CostCurve((1, 64), ((1.0, 10.0),), (200,), read=(3.0,))
+    assert price([(65, 200)], curve) == price([(65, 200)], curve, reads=True) == pytest.approx(curve.table(65, 200)[65])
+    assert price([(200, 200)], curve) == pytest.approx(curve.table(200, 200)[200])
+    assert price([(200, 200)], curve, reads=True) == pytest.approx(3.0)
+
+
 def test_the_forwards_that_are_charged_are_those_of_a_run_without_a_memo(recording: Path) -> None:
     sayings, forwards = Sayings(), []
     for _ in range(2):

@@ -96,6 +96,9 @@ def test_a_search_that_is_interrupted_goes_on_where_it_was(tmp_path: Path) -> No
     search(start(), HILL, lambda setting, best: again.append(setting) or height(setting), trials, 1, 2)  # type: ignore[func-returns-value]
     assert not set(again) & set(asked)
     assert len(Trials(path, {"limit": 4}, True).speed) == len(asked) + len(again)
+    begun = tmp_path / "begun.jsonl"
+    Trials(begun, {"limit": 4}, False)
+    assert not Trials(begun, {"limit": 5}, False).speed  # nothing was tried: nothing is in the way
     with pytest.raises(UsageError, match="--save"):
         Trials(tmp_path / "nowhere" / "t.jsonl", {}, False)
 
@@ -131,6 +134,9 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_what_is_no_profile_is_refused_in_words(tmp_path: Path, held: str) -> None:
     path = tmp_path / "p.json"
     path.write_text(held)
+    with pytest.raises(UsageError, match="no profile"):
+        load_profile(path)
+    path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="no profile"):
         load_profile(path)
     with pytest.raises(UsageError, match="no profile"):

@@ -200,9 +200,9 @@ class MemoBackend:
         return self.model.room(slot, length)
 
     def score(self, requests: Sequence[Request], want: frozenset[Need]) -> Sequence[MemoScores]:
-        return [self._score(request) for request in requests]
+        return [self._score(request, Need.TOP_K in want) for request in requests]
 
-    def _score(self, request: Request) -> MemoScores:
+    def _score(self, request: Request, every: bool) -> MemoScores:
         slot = self._slots[request.slot]
         pending, key = [], slot.keys[-1] if slot.keys else 0
         for token in request.pending:
@@ -213,6 +213,8 @@ class MemoBackend:
             rows.append(_behind(rows[parent + 1], token))
         self.forwards.append((len(request.pending) + len(request.draft), len(slot.tokens) + len(request.pending)))
         slot.last = Asked(request, pending, rows, [self.sayings.get(key) for key in rows])
+        if every and None in slot.last.said:
+            self.ask(slot, slot.last)  # best ids of all rows are read behind the commit, when it is too late to ask
         return MemoScores(self, slot, slot.last)
 
     def ask(self, slot: Slot, work: Asked) -> None:

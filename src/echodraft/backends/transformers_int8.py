@@ -38,7 +38,7 @@ class Int8Linears(PackedLinears):
 
     def __init__(self, model: nn.Module, found: list[nn.Linear]) -> None:
         self._on = False
-        embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+        embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding) and "forward" not in vars(module)]
         if embeddings and widens(model, [*found, *embeddings]):
             self.dtype = torch.float32
         layers: dict[nn.Module, Callable[[Tensor], Tensor]] = {}
@@ -54,9 +54,11 @@ class Int8Linears(PackedLinears):
 
 def widens(model: nn.Module, served: Sequence[nn.Module]) -> bool:
     """Whether all between the layers that are `served` may be float32: there is nothing else but norms that multiply in any dtype."""
-    held = {id(p) for module in served for p in module.parameters(recurse=False)}
-    held |= {id(p) for module in model.modules() if type(module).__name__.endswith("RMSNorm") for p in module.parameters(recurse=False)}
-    return all(id(p) in held for p in model.parameters())
+    kept = set(served)
+    return all(
+        module in kept or type(module).__name__.endswith("RMSNorm") or next(module.parameters(recurse=False), None) is None
+        for module in model.modules()
+    )
 
 
 def _groups(model: nn.Module, found: list[nn.Linear]) -> list[list[nn.Linear]]:

@@ -41,10 +41,12 @@ TABLES: dict[str, dict[str, tuple[Setting, ...]]] = {
         # Table 4: the mechanisms one after another.
         "mechanisms": (
             Setting("speculative decoding", "speculative:gamma=12:top_k=1", "none"),
-            Setting("+ 1 phrases draft for the draft model", "ouroboros:k=0:verify=false:history=false", "request"),
-            Setting("+ 2 phrases lengthen the draft", "ouroboros:verify=false:history=false", "request"),
-            Setting("+ 3 phrases from verification", "ouroboros:history=false", "request"),
-            Setting("+ 4 phrases from history", "ouroboros"),
+            Setting("+ 1 phrases draft for the draft model", "ouroboros:k=0:verify=false:history=false:texts=false:top_k=1", "request"),
+            Setting("+ 2 phrases lengthen the draft", "ouroboros:verify=false:history=false:texts=false:top_k=1", "request"),
+            Setting("+ 3 phrases from verification", "ouroboros:history=false:texts=false:top_k=1", "request"),
+            Setting("+ 4 phrases from history", "ouroboros:texts=false:top_k=1"),
+            Setting("+ siblings", "ouroboros:texts=false"),
+            Setting("+ texts", "ouroboros"),
         ),
         # Each switch alone.
         "switches": (
@@ -57,10 +59,10 @@ TABLES: dict[str, dict[str, tuple[Setting, ...]]] = {
             Setting("output makes no phrases", "ouroboros:output=false"),
             Setting("no draft model", "ouroboros:draft=false"),
             Setting("a window of 8 columns", "ouroboros:window=8"),
-            Setting("window and rows as published", "ouroboros:window=20:rows=239:branch=false:output=false"),
+            Setting("window and rows as published", "ouroboros:window=20:rows=239:branch=false:output=false:texts=false:top_k=1"),
         ),
         # Figure 6, without history, as there.
-        "k": sweep("k", range(8), "ouroboros:branch=false:history=false", "request"),
+        "k": sweep("k", range(8), "ouroboros:branch=false:history=false:texts=false:top_k=1", "request"),
         # Table 17: what is remembered comes from nowhere, from another task first, from this one.
         "locality": (
             Setting("no pool between requests", "ouroboros:history=false", "request"),

@@ -57,6 +57,10 @@ def agreement(
             continue
         pairs = [(first[method, record.entry.id], record.stats) for record in found if (method, record.entry.id) in first]
         rows.append(_row(method, pairs, texts, threshold))
+    if not rows:
+        raise UsageError(f"No drafter of {run} can be replayed on {recording}. {' '.join(skipped)}".rstrip())
+    if not any(row["same"] for row in rows):
+        raise UsageError(f"No output of {run} is the one in {recording}. Record with the same model, dtype, length and stops.")
     return rows, skipped
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -19,6 +20,8 @@ from echodraft.curves import find_curve
 from echodraft.decoder import Decoder
 from echodraft.errors import UsageError
 from echodraft.text.tokenizer import Text
+
+log = logging.getLogger("echodraft")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ def load_draft(
 
     Raises `UsageError` where nobody knows what its forwards cost.
     """
+    if text is None:
+        log.warning("The recorded model's tokenizer is not here, so the draft model is taken to have its ids.")
     if quantize not in (None, "int8"):
         raise UsageError(f"A draft model is quantised to 'int8' or not at all, not to '{quantize}'.")
     return remembering(recording, text, plain(name, int8=quantize == "int8"), quantize, price, target)

@@ -21,7 +21,7 @@ from echodraft.bench.recording import TOP, Entry, Recording
 from echodraft.build import check_budget, make_drafter, make_policy, takes
 from echodraft.core.accept import Check, Stops
 from echodraft.core.backend import Need
-from echodraft.core.budget import CPU_CURVE, MOST_NODES, CostCurve
+from echodraft.core.budget import CPU_CURVE, MOST_NODES, CostCurve, Fixed
 from echodraft.core.draft_model import DraftModel
 from echodraft.core.drafter import Drafter, Words
 from echodraft.core.engine import Engine
@@ -117,8 +117,8 @@ def replay(
     drafter, own = _drafter(method, memory, words, draft)
     budget = budget if own is None else own
     check_budget(budget)
-    policy = make_policy(0 if drafter.name == "none" else budget, curve, drafter)
-    engine = Engine(corpus.recording.backend(corpus.trajectories), drafter, policy)
+    engine = Engine(corpus.recording.backend(corpus.trajectories), drafter, Fixed(0))
+    engine.policy = make_policy(0 if drafter.name == "none" else budget, curve, drafter)  # now that it knows what it goes without
     done = []
     for entry, trajectory, repeated in zip(corpus.entries, corpus.trajectories, corpus.repeated, strict=True):
         record = Replayed(entry, repeated)
@@ -266,19 +266,22 @@ def speedup(records: Sequence[Replayed], curve: CostCurve, draft: DraftModel | N
 
 def drafting_cost(records: Sequence[Replayed], draft: DraftModel | None) -> float:
     """What the draft model's forwards cost, in plain steps of the target."""
-    return 0.0 if draft is None else draft.cost * price([each for record in records for each in record.drafting], draft.curve)
+    return 0.0 if draft is None else draft.cost * price([each for record in records for each in record.drafting], draft.curve, reads=True)
 
 
-def price(forwards: Sequence[tuple[int, int]], curve: CostCurve) -> float:
-    """What forwards cost that have so many rows behind so much context, in those of one row at the same context."""
+def price(forwards: Sequence[tuple[int, int]], curve: CostCurve, reads: bool = False) -> float:
+    """What forwards cost that have so many rows behind so much context, in those of one row at the same context.
+
+    reads  larger ones than a draft and its anchor are text that is read, such as a prompt: only the last row is scored
+    """
     tables: dict[int, NDArray[np.float64]] = {}
     cost = 0.0
     for rows, context in forwards:
-        if rows > MOST_NODES:  # what is read, such as a prompt
+        if reads and rows > MOST_NODES + 1:
             cost += curve.reading(rows, context)
             continue
-        if context not in tables:
-            tables[context] = curve.table(MOST_NODES, context)
+        if context not in tables or len(tables[context]) <= rows:
+            tables[context] = curve.table(max(MOST_NODES + 1, rows), context)
         cost += float(tables[context][rows] / tables[context][1])
     return cost
 

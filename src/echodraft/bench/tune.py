@@ -69,18 +69,17 @@ class Trials:
         self.path, self.speed = path, dict[Setting, float]()
         if path is None:
             return
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        if lines and not resume:
-            raise UsageError(f"{path} holds an unfinished search. Go on with --resume, or name another file with --save.")
         own = json.loads(json.dumps(dict(about)))
-        kept = list(_read(lines))
-        if kept and kept[0] != own:
-            raise UsageError(f"{path} holds a search under other settings ({kept[0]}). Use the same, or another file with --save.")
-        for held in kept[1:]:
+        begun, *kept = [*_read(path.read_text(encoding="utf-8").splitlines() if path.exists() else [])] or [own]
+        if kept and not resume:
+            raise UsageError(f"{path} holds an unfinished search. Go on with --resume, or name another file with --save.")
+        if kept and begun != own:
+            raise UsageError(f"{path} holds a search under other settings ({begun}). Use the same, or another file with --save.")
+        for held in kept:
             self._take(held)
         try:
             # A kill may have left half a line.
-            path.write_text("".join(json.dumps(held) + "\n" for held in kept or [own]), encoding="utf-8")
+            path.write_text("".join(json.dumps(held) + "\n" for held in [own, *kept]), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{path} cannot be written ({error.strerror or error}). Name another file with --save.") from error
 
@@ -188,7 +187,7 @@ def race(
     def hear(measurement: Measurement) -> None:
         told(measurement)
         done = len(record.done)
-        if least and done >= 2 * len(methods) and done % len(methods) == 0 and max(speedups(record.done).values()) < least:
+        if least and done >= 2 * len(methods) and done % len(methods) == 0 and max(speedups(record.done).values(), default=least) < least:
             raise _Slow
 
     try:

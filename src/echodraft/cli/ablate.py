@@ -39,7 +39,7 @@ def command(
     from echodraft.bench.ablation import TABLES, TREE, ablate, settings_of, verify_trees
     from echodraft.bench.draft import load_draft
     from echodraft.bench.recording import Recording
-    from echodraft.bench.replay import Corpus, text_of
+    from echodraft.bench.replay import Corpus, text_of, worth
     from echodraft.curves import find_curve
     from echodraft.errors import UsageError
 
@@ -59,6 +59,11 @@ def command(
         drafting = load_draft(corpus.recording, words, draft_model, draft_quantize, draft_cost, curve)
         console.status("")
     model = drafting and drafting.model
+    # What cannot run is said before anything does.
+    if beside is None and any(setting.held == "other" for held in chosen.values() for setting in held):
+        raise UsageError("The table locality also tries a pool that another task has filled. Name its recording with --other.")
+    for each in methods:
+        worth(corpus, each, words, model)
     found: dict[str, list[dict[str, Any]]] = {}
     interrupted = False
     try:

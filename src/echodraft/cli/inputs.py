@@ -35,6 +35,17 @@ def _profile(context: typer.Context, given: Path | None) -> Path | None:
     return given
 
 
+def knobs(profile: Path | None, drafter: str, option: Sequence[str]) -> list[str]:
+    """The knobs that hold: those of a profile are of its own drafter, not of one that a flag names instead."""
+    if profile is not None:
+        from echodraft.profile import load_profile
+
+        held = load_profile(profile)
+        if drafter != held.drafter and list(option) == held.flags()["option"]:
+            return []
+    return list(option)
+
+
 PROFILE = "What echodraft tune found: drafter, knobs, budget, draft model. Flags win."
 Tuned = Annotated[
     Path | None, typer.Option("--profile", metavar="FILE", help=PROFILE, is_eager=True, callback=_profile, show_default=False)

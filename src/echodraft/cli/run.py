@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.inputs import DraftModel, DraftQuantize, MemoryLimit, Tuned, open_memory, read_budget, read_prompt
+from echodraft.cli.inputs import DraftModel, DraftQuantize, MemoryLimit, Tuned, knobs, open_memory, read_budget, read_prompt
 from echodraft.drafters import DEFAULT
 
 Flag: Any = typer.Option
@@ -93,7 +93,7 @@ def command(
         sink = Trace(trace)
     how: dict[str, Any] = {
         "drafter": drafter,
-        "drafter_options": read_options(option or []),
+        "drafter_options": read_options(knobs(profile, drafter, option or [])),
         "backend": backend,
         "tokenizer": tokenizer,
         "dtype": dtype,

@@ -51,13 +51,15 @@ def command(
 
     Use what was found: echodraft run --profile code.json (bench and replay take it, too).
     """
-    from echodraft.bench.draft import remembering
+    from echodraft.bench.draft import priced, remembering
     from echodraft.bench.recording import Recording
-    from echodraft.bench.replay import Corpus, replay, speedup, text_of
+    from echodraft.bench.replay import Corpus, replay, speedup
     from echodraft.bench.tune import Setting, Trials, items_of, ladders_of, race, search
     from echodraft.bench.tune import live as by_decoding
     from echodraft.build import curve_for, load
+    from echodraft.core.backend import Need
     from echodraft.curves import find_curve
+    from echodraft.drafters import drafter_class
     from echodraft.errors import UsageError
 
     have = recording is not None and (recording / "manifest.json").exists()
@@ -70,9 +72,24 @@ def command(
     base = load(model, drafter="none", **how)
     console.status("")
     settings = {"model": base.name, "drafter": drafter, "draft_model": draft_model, "draft_quantize": draft_quantize}
-    settings |= {"suite": suite, "recording": recording and str(recording), "limit": limit, "live": live, "check": check if live else 0}
+    settings |= {"cost": cost, "draft_cost": draft_cost, "max_new_tokens": max_new_tokens, "dtype": dtype, "device": device}
+    settings |= {
+        "data": data and str(data),
+        "suite": suite,
+        "recording": recording and str(recording),
+        "limit": limit,
+        "live": live,
+        "check": check if live else 0,
+    }
+    # What is known to fail is said before anything is recorded.
+    start = Setting(drafter, tuple(_start(drafter).items()))
+    if Need.MODEL in drafter_class(drafter).needs and base.draft is None:
+        raise UsageError(f"Drafter '{drafter}' needs a draft model. Name one with --draft-model.")
+    curve = find_curve(cost) if cost is not None else curve_for(base.name, base.engine.backend)
+    if base.draft is not None and not live:
+        priced(draft_cost, curve_for(base.draft.name, base.draft.engine.backend), curve)
     trials = Trials(save and save.with_name(f"{save.name}.trials.jsonl"), settings, resume)
-    ladders, start = ladders_of(drafter, budgets=not live), Setting(drafter, tuple(_start(drafter).items()))
+    ladders = ladders_of(drafter, budgets=not live)
 
     def most(item: Any) -> int:
         return max_new_tokens or min(MOST, item.most or MOST)
@@ -83,16 +100,19 @@ def command(
     with ExitStack() as stack:
         try:
             folder = recording or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="echodraft-")))
-            if suite is not None and not (have and len(Recording(folder).entries) >= limit):
+            if suite is not None:
                 _record(base, folder, suite, data, limit, max_new_tokens)
             held = Recording(folder)
+            if held.vocab_size != base.engine.backend.vocab_size:
+                raise UsageError(f"{folder} was recorded with another model, {held.manifest.get('model')}. Record with this one.")
+            if held.manifest.get("model") != base.name:
+                console.note(f"The recording is of {held.manifest.get('model')}, which is taken to be the same model.")
             items = items_of(held, check)
             measure: Callable[[Setting, float], float]
             if live:
                 measure = by_decoding(base, items, most)
             else:
-                curve = find_curve(cost) if cost is not None else curve_for(base.name, base.engine.backend)
-                corpus, words = Corpus(held, limit), text_of(held, [drafter], None)
+                corpus, words = Corpus(held, limit), base.text
                 if base.draft is not None:
                     drafting = remembering(held, base.text, base.draft, draft_quantize, draft_cost, curve)
                 beside = drafting and drafting.model
@@ -120,7 +140,7 @@ def command(
     best = max(checked, key=checked.__getitem__) if checked and not interrupted else next(iter(trials.best()), None)
     if best is None:
         raise typer.Exit(console.INTERRUPTED)
-    found = {**settings, "speedup": trials.speed[best], "checked": checked.get(best), "trials": len(trials.speed), "cost": cost}
+    found = {**settings, "speedup": trials.speed[best], "checked": checked.get(best), "trials": len(trials.speed)}
     profile = best.profile.model_copy(
         update={"model": base.name, "draft_model": draft_model, "draft_quantize": draft_quantize, "found": found}
     )

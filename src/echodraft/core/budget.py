@@ -74,7 +74,7 @@ class CostCurve:
         if not self.read:
             return rows
         x, y = (1, *self.contexts), (1.0, *self.read)
-        slope = max(0.0, (y[-1] - y[-2]) / (x[-1] - x[-2]))
+        slope = max(0.0, (y[-1] - y[-2]) / max(1, x[-1] - x[-2]))
         return min(rows, float(np.interp(tokens, x, y)) + slope * max(0, tokens - x[-1]))
 
 
@@ -263,6 +263,9 @@ class Adaptive:
 
     def trim(self, drafts: Sequence[Draft], context: int) -> list[Draft]:
         self._proposed, self._wanted, self._context = drafts, 0, context
+        made = sum(draft.cost for draft in drafts)
+        # A drafter that did without its draft model has read nothing.
+        self._read = min(self._read, made / float(self.curve.table(len(drafts), context)[len(drafts)]) if made else 0.0)
         most = max(map(len, drafts), default=0)
         if most == 0:
             if self._drafting(context):  # it cost forwards of the draft model and brought nothing

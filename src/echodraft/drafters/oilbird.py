@@ -119,7 +119,7 @@ class Oilbird(Drafter):
     def spare(self, missing: frozenset[Need]) -> bool:
         if missing & self.host.needs:
             return False
-        self.semantic, self.needs = False, self.host.needs
+        self.semantic, self.calibrated, self.needs = False, False, self.host.needs
         _tell(self.host.name)
         return True
 

@@ -22,6 +22,8 @@ from echodraft.errors import UsageError
 from echodraft.memory import Memory
 from echodraft.stores.phrases import MOST_LENGTH, Phrase, PhrasePool, warm
 
+START = 0.8
+"""How likely the next token of a draft is, as long as nobody knows."""
 FREE = 24
 """Nodes of what is guessed without the draft model."""
 
@@ -30,7 +32,7 @@ FREE = 24
 class Known:
     """What is kept of a session: its pool, how much of its text the pool has read, and what was drafted last.
 
-    budget  of the draft before
+    guessed what was guessed last without the draft model, and behind what
     alone   the guesses are sure enough: the draft model is not asked for the next draft
     """
 
@@ -39,7 +41,7 @@ class Known:
     read: int
     trunk: Sequence[int] = ()
     asked: dict[int, list[Phrase]] = field(default_factory=dict)
-    budget: Budget | None = None
+    guessed: tuple[tuple[int, ...], Draft] | None = None
     alone: bool = False
 
 
@@ -126,13 +128,10 @@ class Ouroboros(Drafter):
         self.texts = Suffix(memory=self.memory) if texts else None
         self.hosted = self.inner is not None and isinstance(self.inner.engine.drafter, Phrases)
         self.counts = Counts()
-        self._next = 0.8  # how likely the next token of a draft is, given those before: a running mean
-        self._guessed: tuple[tuple[int, ...], Draft] | None = None  # what was asked last
+        self._next = START  # how likely the next token of a draft is, given those before: a running mean
+        self._budget: Budget | None = None  # of the drafts before
         self._known: dict[int, Known] = {}
         warm()
-
-    def _pool(self, tenant: str) -> PhrasePool:
-        return next(known.pool for known in self._known.values() if known.tenant == tenant)
 
     def open(self, session: Context) -> None:
         pool = self.memory.store(session.tenant, PhrasePool, lambda: PhrasePool(self.beta - 1))
@@ -143,7 +142,7 @@ class Ouroboros(Drafter):
 
     def price(self, session: Context) -> float:
         known = self._known[session.id]
-        known.alone = known.budget is not None and self._enough(session, Guess(), known.budget)
+        known.alone = self._budget is not None and self._enough(session, Guess(), self._budget)
         return 0.0 if self.inner is None or known.alone else self.inner.price(session)
 
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
@@ -165,8 +164,9 @@ class Ouroboros(Drafter):
             else min(budget.nodes, budget.depth, self.gamma or budget.nodes)
             for session, budget in zip(sessions, budgets, strict=True)
         ]
-        for session, budget in zip(sessions, budgets, strict=True):
-            self._known[session.id].budget = budget
+        self._budget = next(iter(budgets), None)
+        # Only a draft shows that texts have turned: where none is made, its mean drifts back, so that one is tried again.
+        self._next += min(1.0, 0.01 * most.count(0)) * (START - self._next)
         room = self.window + self.beta if self.window else 0
         guesses = inner.guess(
             sessions,
@@ -188,23 +188,24 @@ class Ouroboros(Drafter):
         likely = [budget.estimate(self.name, p) for p in guess.probs]
         if likely:
             self._next += 0.05 * (likely[-1] - self._next)
-        free = expected(self._free(session, guess.tokens), budget.estimate, FREE) if self.k else 0.0
+        said = guess.tokens if self.inner is None or self.inner.model.reading is None else []  # other ids mean nothing to pool and texts
+        free = expected(self._free(session, said), budget.estimate, FREE) if self.k and len(said) == len(guess.claims) else 0.0
         known: float = self._next ** (1.0 + free if self.hosted else 1.0)
         more = self._next * (1.0 - known) / (1.0 - self._next) if self._next < 1.0 else 1.0 + free
         return prod(likely) * (more - (1.0 - known) * free) < budget.floor
 
-    def _inside(self, inner: Context, budget: Budget) -> Draft:
+    def _inside(self, inner: Context) -> Draft:
         """What is guessed for the draft model, behind what it has drafted so far."""
         assert self.inner is not None
         return self._free(self.inner.outer(inner), inner.tokens[inner.prompt_length :])
 
     def _free(self, session: Context, more: Sequence[int]) -> Draft:
         """What pool and texts guess behind the session's text and `more`."""
-        key = (session.id, len(session.tokens), *more)
-        if self._guessed is None or self._guessed[0] != key:
+        known, key = self._known[session.id], (len(session.tokens), *more)
+        if known.guessed is None or known.guessed[0] != key:
             anchor = more[-1] if more else session.tokens[-1]
-            self._guessed = key, self._tree(session, more, self.guesses).draft(anchor, Budget(FREE, FREE))
-        return self._guessed[1]
+            known.guessed = key, self._tree(session, more, self.guesses).draft(anchor, Budget(FREE, FREE))
+        return known.guessed[1]
 
     def _tree(self, session: Context, more: Sequence[int], k: int, guess: Guess | None = None) -> PhraseTree:
         """Guesses behind the session's text and `more`, or of the draft model and around it."""
@@ -285,7 +286,7 @@ class Ouroboros(Drafter):
 
     def rewind(self, session: Context, length: int) -> None:
         known = self._known[session.id]
-        known.read = min(known.read, length)
+        known.read, known.guessed = min(known.read, length), None
         if self.texts is not None:
             self.texts.rewind(session, length)
 

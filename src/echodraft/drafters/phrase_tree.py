@@ -148,19 +148,15 @@ class Phrases(Drafter):
     """Drafts for a draft model what the target's pool and texts hold, guess behind guess: the draft model says what of it is its own text.
 
     guess  the guesses for a session of the draft model
-    most   nodes, at most
     """
 
     name = "phrases"
 
-    def __init__(self, guess: Callable[[Context, Budget], Draft], most: int = 24) -> None:
-        self.guess, self.most = guess, most
+    def __init__(self, guess: Callable[[Context], Draft]) -> None:
+        self.guess = guess
 
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
-        return [
-            self.guess(session, Budget(min(budget.nodes, self.most), budget.depth, budget.branching))
-            for session, budget in zip(sessions, budgets, strict=True)
-        ]
+        return [self.guess(session) for session in sessions]
 
 
 class PhraseWindow(Lookahead):

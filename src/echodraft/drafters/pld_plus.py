@@ -16,6 +16,7 @@ from echodraft.core.fill import Child, fill
 from echodraft.core.step import Step
 from echodraft.drafters.prompt_lookup import PromptLookup, continued
 from echodraft.errors import UsageError
+from echodraft.stores.product import product
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class Known:
         """Cosine of the states before `places` and before `place`; 0 where a state is not known. Shape of `places`."""
         if not 0 < place <= self.length:
             return np.zeros(len(places), dtype=np.float32)
-        cosine = self.states[np.maximum(places - 1, 0)].astype(np.float32) @ self.states[place - 1].astype(np.float32)
+        cosine = product(self.states[np.maximum(places - 1, 0)].astype(np.float32), self.states[place - 1].astype(np.float32))
         return np.where(places > 0, cosine, np.float32(0.0))
 
 

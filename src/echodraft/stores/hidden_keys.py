@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from echodraft.stores import hidden_codes as codes
 from echodraft.stores.checked import checked
 from echodraft.stores.hidden_codes import WORD, Bytes, Doubles, Floats, Ints, Words
+from echodraft.stores.product import product
 
 EXACT = 1024
 """Up to so many keys are kept and compared as they are."""
@@ -127,7 +128,7 @@ class Keys:
     def restore(cls, arrays: Mapping[str, NDArray[Any]], n: int) -> Self:
         """The keys that gave these arrays, in rows 0 … n - 1. Raises `ValueError`."""
         width, seen, coded_at = checked(arrays, WHAT, "shape", np.int64, 3).tolist()
-        if not 0 <= width <= 1 << 20 or min(seen, coded_at) < 0 or (n and not width):
+        if not 0 <= width <= 1 << 20 or coded_at < 0 or seen < max(n, coded_at) or (n and not width):
             raise ValueError(f"{WHAT} of {n} keys cannot be of shape {(width, seen, coded_at)}.")
         keys = cls(width)
         keys.seen, keys._coded_at = seen, coded_at
@@ -140,6 +141,8 @@ class Keys:
         for name in ("sketch", "rest", "gain", "length") if keys.coded else ("whole", "length"):
             held = getattr(keys, f"_{name}")
             held[:n] = checked(arrays, WHAT, name, held.dtype, n, *held.shape[1:])
+        if keys.coded and not keys._centre.any():
+            keys._recentre(n)  # saved by somebody who did not centre
         return keys
 
     def _padded(self, states: NDArray[Any]) -> Floats:
@@ -152,10 +155,10 @@ class Keys:
 
     def _turned(self, vectors: Floats) -> Floats:
         """Vectors with the directions in which keys differ most in the first band, and either band mixed."""
-        out: Floats = np.subtract(vectors, (vectors @ self._mirror) @ self._mirror.T, dtype=np.float32)
+        out: Floats = np.subtract(vectors, product(product(vectors, self._mirror), self._mirror.T), dtype=np.float32)
         # Two rounds mix 64 x 64 dimensions: as good as any for the widths of models, and two small products of matrices.
         for signs, order in zip(self._signs, self._order, strict=True):
-            out = ((out[:, order] * signs).reshape(-1, WORD) @ MIXED).reshape(out.shape)
+            out = product((out[:, order] * signs).reshape(-1, WORD), MIXED).reshape(out.shape)
         return out
 
     def _mean(self) -> Floats:
@@ -207,11 +210,11 @@ class Keys:
         """By all keys as they are."""
         centre = self._mean() - self._origin
         direction = unit(query - self._origin - centre)
-        along = self._whole[:used] @ np.stack([direction, centre], axis=1)  # no copy of the keys around the centre
-        square = self._length[:used] ** 2 - 2.0 * along[:, 1] + centre @ centre
+        whole = self._whole[:used]  # no copy of the keys around the centre
+        square = self._length[:used] ** 2 - 2.0 * product(whole, centre) + centre @ centre
         valid = (following[:used] >= 0) & (square > 0.0)
         cosine = np.full(used, -np.inf, np.float32)
-        cosine[valid] = (along[valid, 0] - centre @ direction) / np.sqrt(square[valid])
+        cosine[valid] = (product(whole, direction)[valid] - centre @ direction) / np.sqrt(square[valid])
         best = np.argsort(-cosine, kind="stable")[: min(k, int(valid.sum()))]
         return Neighbours(best, cosine[best])
 

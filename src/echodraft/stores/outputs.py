@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from echodraft.stores.checked import check_text, checked
+from echodraft.stores.product import product
 
 MOST = 4096
 """Answers kept, whatever the limits allow: every request compares its key with all of them."""
@@ -60,7 +61,7 @@ class OutputStore:
         """The answers to the requests that are most like `key`, the likest first, of equal ones the latest."""
         if not len(self) or len(key) != self._keys.shape[1]:
             return []
-        like = self._keys[: len(self)].astype(np.float32) @ _unit(key).astype(np.float32)
+        like = product(self._keys[: len(self)].astype(np.float32), _unit(key).astype(np.float32))
         return [self._ids[len(self) - 1 - i] for i in np.argsort(-like[::-1], kind="stable")[:most].tolist()]
 
     def prune(self, tokens: int, before: float = 0.0) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from echodraft.stores import phrases_table as table
 from echodraft.stores.checked import checked
+from echodraft.stores.compiled import once
 from echodraft.stores.phrases_table import CLOCK, FREE, HAND, KEPT, LIVE, TOKENS, TRIED, USED
 
 FIRST = 64
@@ -180,6 +181,7 @@ class PhrasePool:
         return store
 
 
+@once
 def warm() -> None:
     """Bring in the compiled code, so that no request waits for it."""
     pool = PhrasePool(2, 2, 4)

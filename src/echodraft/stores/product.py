@@ -1,0 +1,18 @@
+"""Products of arrays in one thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """`a @ b` for a [n, m] and b [m] or [m, k], without BLAS.
+
+    The threads of OpenBLAS, which NumPy's `@` wakes for all but the smallest products, go on spinning behind it and so take a core from
+    the model's next forward: on two cores it took 220 ms instead of 160.
+    """
+    out: NDArray[Any] = np.einsum("ij,j->i" if b.ndim == 1 else "ij,jk->ik", a, b)
+    return out
