@@ -33,7 +33,9 @@ class Known:
     """What is kept of a session: its pool, how much of its text the pool has read, and what was drafted last.
 
     guessed what was guessed last without the draft model, and behind what
+    budget  of the draft before
     alone   the guesses are sure enough: the draft model is not asked for the next draft
+    next    how likely the next token of a draft is, given those before: a running mean
     """
 
     pool: PhrasePool
@@ -42,7 +44,9 @@ class Known:
     trunk: Sequence[int] = ()
     asked: dict[int, list[Phrase]] = field(default_factory=dict)
     guessed: tuple[tuple[int, ...], Draft] | None = None
+    budget: Budget | None = None
     alone: bool = False
+    next: float = START
 
 
 class Ouroboros(Drafter):
@@ -128,8 +132,6 @@ class Ouroboros(Drafter):
         self.texts = Suffix(memory=self.memory) if texts else None
         self.hosted = self.inner is not None and isinstance(self.inner.engine.drafter, Phrases)
         self.counts = Counts()
-        self._next = START  # how likely the next token of a draft is, given those before: a running mean
-        self._budget: Budget | None = None  # of the drafts before
         self._known: dict[int, Known] = {}
         warm()
 
@@ -142,7 +144,7 @@ class Ouroboros(Drafter):
 
     def price(self, session: Context) -> float:
         known = self._known[session.id]
-        known.alone = self._budget is not None and self._enough(session, Guess(), self._budget)
+        known.alone = known.budget is not None and self._enough(session, Guess(), known.budget)
         return 0.0 if self.inner is None or known.alone else self.inner.price(session)
 
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
@@ -164,9 +166,11 @@ class Ouroboros(Drafter):
             else min(budget.nodes, budget.depth, self.gamma or budget.nodes)
             for session, budget in zip(sessions, budgets, strict=True)
         ]
-        self._budget = next(iter(budgets), None)
-        # Only a draft shows that texts have turned: where none is made, its mean drifts back, so that one is tried again.
-        self._next += min(1.0, 0.01 * most.count(0)) * (START - self._next)
+        for session, budget, n in zip(sessions, budgets, most, strict=True):
+            known = self._known[session.id]
+            known.budget = budget
+            if not n:  # only a draft shows that the text has turned: where none is made, its mean drifts back, so that one is tried again
+                known.next += 0.01 * (START - known.next)
         room = self.window + self.beta if self.window else 0
         guesses = inner.guess(
             sessions,
@@ -185,14 +189,14 @@ class Ouroboros(Drafter):
         """
         if not budget.floor or len(guess.steps) >= budget.forwards:
             return bool(budget.floor)
-        likely = [budget.estimate(self.name, p) for p in guess.probs]
+        known, likely = self._known[session.id], [budget.estimate(self.name, p) for p in guess.probs]
         if likely:
-            self._next += 0.05 * (likely[-1] - self._next)
+            known.next += 0.05 * (likely[-1] - known.next)
         said = guess.tokens if self.inner is None or self.inner.model.reading is None else []  # other ids mean nothing to pool and texts
         free = expected(self._free(session, said), budget.estimate, FREE) if self.k and len(said) == len(guess.claims) else 0.0
-        known: float = self._next ** (1.0 + free if self.hosted else 1.0)
-        more = self._next * (1.0 - known) / (1.0 - self._next) if self._next < 1.0 else 1.0 + free
-        return prod(likely) * (more - (1.0 - known) * free) < budget.floor
+        confirmed: float = known.next ** (1.0 + free if self.hosted else 1.0)
+        more = known.next * (1.0 - confirmed) / (1.0 - known.next) if known.next < 1.0 else 1.0 + free
+        return prod(likely) * (more - (1.0 - confirmed) * free) < budget.floor
 
     def _inside(self, inner: Context) -> Draft:
         """What is guessed for the draft model, behind what it has drafted so far."""
