@@ -255,17 +255,18 @@ class Adaptive:
         """Tokens that a plain step's cost brings."""
         return max(1.0, self.tokens / self.cost)
 
+    def _made(self, context: int) -> float:
+        """What the proposals cost to make, in plain steps of the batch, with what was read for them."""
+        spent, batch = sum(draft.cost for draft in self._proposed), len(self._proposed)
+        return spent / float(self.curve.table(batch, context)[batch]) if spent else 0.0
+
     def _drafting(self, context: int) -> float:
-        """What the proposals cost to make, in plain steps of the batch. What was read for them is booked apart."""
-        spent = sum(draft.cost for draft in self._proposed)
-        batch = len(self._proposed)
-        return max(0.0, spent / float(self.curve.table(batch, context)[batch]) - self._read) if spent else 0.0
+        """The same without the reading, which is booked apart."""
+        return max(0.0, self._made(context) - self._read)
 
     def trim(self, drafts: Sequence[Draft], context: int) -> list[Draft]:
         self._proposed, self._wanted, self._context = drafts, 0, context
-        made = sum(draft.cost for draft in drafts)
-        # A drafter that did without its draft model has read nothing.
-        self._read = min(self._read, made / float(self.curve.table(len(drafts), context)[len(drafts)]) if made else 0.0)
+        self._read = min(self._read, self._made(context))  # a drafter that did without its draft model has read nothing
         most = max(map(len, drafts), default=0)
         if most == 0:
             if self._drafting(context):  # it cost forwards of the draft model and brought nothing
