@@ -158,7 +158,7 @@ def redraft(
     made = make_drafter(drafter, options or {}, parts)
     if Need.MODEL in made.needs and draft is None and not isinstance(drafter, Drafter):
         raise Unsupported(f"Drafter '{made.name}' needs a draft model. Name one with --draft-model (draft_model= in Python).")
-    engine = Engine(backend, made, make_policy(budget, curve_for(name, backend), made))
+    engine = make_engine(backend, made, budget, curve_for(name, backend))
     redrafted = Decoder(engine, text, name, _bound(memory, decoder), draft)
     redrafted.identity = decoder.identity
     return redrafted
@@ -281,6 +281,13 @@ def check_budget(budget: str | int) -> None:
     """Raises `UsageError` unless `budget` is "auto" or a number of nodes."""
     if budget != "auto" and (isinstance(budget, str | bool) or budget < 0):
         raise UsageError(f"budget must be 'auto' or a number of nodes from 0 on, not '{budget}'.")
+
+
+def make_engine(backend: Backend, drafter: Drafter, budget: str | int, curve: CostCurve) -> Engine:
+    """An engine whose budget suits the drafter as it is over this backend: it may have learned what it goes without (`Drafter.spare`)."""
+    engine = Engine(backend, drafter, Fixed(0))
+    engine.policy = make_policy(budget, curve, drafter)
+    return engine
 
 
 def make_policy(budget: str | int, curve: CostCurve, drafter: Drafter) -> Policy:

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from echodraft.bench.recording import Recording
-from echodraft.bench.replay import ends
-from echodraft.core.accept import Stops
+from echodraft.bench.replay import retrace
 from echodraft.core.backend import Need
 from echodraft.core.budget import Budget, Fixed
 from echodraft.core.common import common
@@ -194,11 +193,8 @@ def diagnose(
     try:
         for entry, trajectory in zip(recording.entries, trajectories, strict=False):
             watcher.start(trajectory.prompt, trajectory.output)
-            stops = Stops(max_new_tokens=recording.most(entry), checks=(ends(len(trajectory.output), entry.finish),))
-            session = engine.open(trajectory.prompt, stops=stops)
-            while session.finish is None:
-                engine.step()
-            engine.close(session)
+            for _ in retrace(engine, recording, entry, trajectory):
+                pass
             told()
     except KeyboardInterrupt:
         watcher.found.interrupted = True

@@ -18,10 +18,10 @@ from echodraft.backends.memo import MemoBackend
 from echodraft.backends.replay import Trajectory
 from echodraft.bench.methods import parse
 from echodraft.bench.recording import TOP, Entry, Recording
-from echodraft.build import check_budget, make_drafter, make_policy, takes
-from echodraft.core.accept import Check, Stops
+from echodraft.build import check_budget, make_drafter, make_engine, make_policy, takes
+from echodraft.core.accept import Stops
 from echodraft.core.backend import Need
-from echodraft.core.budget import CPU_CURVE, MOST_NODES, CostCurve, Fixed
+from echodraft.core.budget import CPU_CURVE, MOST_NODES, CostCurve
 from echodraft.core.draft_model import DraftModel
 from echodraft.core.drafter import Drafter, Words
 from echodraft.core.engine import Engine
@@ -117,24 +117,19 @@ def replay(
     drafter, own = _drafter(method, memory, words, draft)
     budget = budget if own is None else own
     check_budget(budget)
-    engine = Engine(corpus.recording.backend(corpus.trajectories), drafter, Fixed(0))
-    engine.policy = make_policy(0 if drafter.name == "none" else budget, curve, drafter)  # now that it knows what it goes without
+    budget = 0 if drafter.name == "none" else budget
+    engine = make_engine(corpus.recording.backend(corpus.trajectories), drafter, budget, curve)
     done = []
     for entry, trajectory, repeated in zip(corpus.entries, corpus.trajectories, corpus.repeated, strict=True):
         record = Replayed(entry, repeated)
-        stops = Stops(max_new_tokens=corpus.recording.most(entry), checks=(ends(len(trajectory.output), entry.finish),))
-        session = engine.open(trajectory.prompt, stops=stops)
-        while session.finish is None:
-            for step in engine.step():
-                record.add(step)
-                watch(step)
-        assert session.output == trajectory.output
-        engine.close(session)
+        for step in retrace(engine, corpus.recording, entry, trajectory):
+            record.add(step)
+            watch(step)
         record.drafting = _drain(draft)
         record.report = {name: value for name, value in drafter.report().items() if not name.endswith("_seconds")}
         if not carry:
-            memory.forget(session.tenant)
-            engine.policy = make_policy(0 if drafter.name == "none" else budget, curve, drafter)
+            memory.forget("")
+            engine.policy = make_policy(budget, curve, drafter)
         done.append(record)
         told(record)
     return done
@@ -148,9 +143,17 @@ def _drain(draft: DraftModel | None) -> list[tuple[int, int]]:
     return forwards
 
 
-def ends(length: int, finish: str) -> Check:
-    """Ends an output where it ended when it was recorded."""
-    return lambda tokens, prompt_length: finish if len(tokens) - prompt_length >= length else None
+def retrace(engine: Engine, recording: Recording, entry: Entry, trajectory: Trajectory) -> Iterator[Step]:
+    """The steps of an engine over the recording's backend through one request, which ends where it ended when it was recorded."""
+
+    def ended(tokens: Sequence[int], prompt_length: int) -> str | None:
+        return entry.finish if len(tokens) - prompt_length >= len(trajectory.output) else None
+
+    session = engine.open(trajectory.prompt, stops=Stops(max_new_tokens=recording.most(entry), checks=(ended,)))
+    while session.finish is None:
+        yield from engine.step()
+    assert session.output == trajectory.output
+    engine.close(session)
 
 
 def refuse_live(drafter: Drafter, words: Words | None, draft: DraftModel | None = None) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import StoppingCriteriaList, StopStringCriteria
 
 from echodraft.backends.transformers_identity import identify
-from echodraft.build import check_budget, curve_for, make_drafter, make_policy
+from echodraft.build import check_budget, curve_for, make_drafter, make_engine
 from echodraft.core.drafter import Drafter
 from echodraft.core.engine import Engine
 from echodraft.decoder import Result
@@ -139,8 +139,7 @@ class Loop:
             name = str(getattr(model, "name_or_path", ""))
             if self.memory is not None:
                 self.memory.bind(identify(model, self.tokenizer, name))
-            curve = curve_for(name, backend)
-            engine = self._engines[model] = Engine(backend, drafter, make_policy(self._budget, curve, drafter))
+            engine = self._engines[model] = make_engine(backend, drafter, self._budget, curve_for(name, backend))
         engine.backend = backend
         return engine
 
