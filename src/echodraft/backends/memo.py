@@ -8,17 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from echodraft.backends.greedy import GreedyScores
 from echodraft.core.backend import Backend, Need, Request
 from echodraft.core.sampling import Rule
 from echodraft.core.scores import Scores
-from echodraft.errors import NAN, EchodraftError, Unsupported
+from echodraft.errors import NAN, EchodraftError
 
 TOP = 8
 """Best ids that are kept behind a text."""
@@ -121,9 +122,10 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoScores:
+class MemoScores(GreedyScores):
     """What is remembered of one forward, greedy choices only. The model is asked when somebody looks at a row that is not known."""
 
+    held: ClassVar[str] = "A memo holds a model's best ids, not its logits or hidden states."
     memo: MemoBackend
     slot: Slot
     work: Asked
@@ -148,28 +150,15 @@ class MemoScores:
 
     def best(self, i: int, rule: Rule, position: int, k: int) -> tuple[list[int], list[float]]:
         if not rule.greedy:
-            _refuse()
+            self.refuse()
         said = self._said(i)
         n = int((said.ids[:k] >= 0).sum())
         if not n:
             raise EchodraftError(NAN)
         return said.ids[:n].tolist(), said.probs[:n].tolist()
 
-    def row(self, i: int) -> NoReturn:
-        _refuse()
-
-    def pick(self, values: Any, rule: Rule, position: int) -> NoReturn:
-        _refuse()
-
-    def draw(self, i: int, rule: Rule, position: int) -> NoReturn:
-        _refuse()
-
     def hidden(self) -> NoReturn:
-        _refuse()
-
-
-def _refuse() -> NoReturn:
-    raise Unsupported("A memo holds a model's best ids, not its logits or hidden states. Decode greedily and without processors.")
+        self.refuse()
 
 
 class MemoBackend:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from echodraft.backends.greedy import GreedyScores
 from echodraft.core.backend import Need, Request, Shape
 from echodraft.core.draft import ANCHOR
 from echodraft.core.sampling import Rule
@@ -46,12 +47,13 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayScores:
+class ReplayScores(GreedyScores):
     """What the recording knows of one forward.
 
     at  the position in the trajectory of the anchor and of every node, -1 for nodes off the path. Length n + 1
     """
 
+    held: ClassVar[str] = "A recording holds the model's greedy choices, not its logits."
     slot: Slot
     start: int
     at: list[int]
@@ -82,21 +84,8 @@ class ReplayScores:
                 found[row] = states[p]
         return found
 
-    def row(self, i: int) -> NoReturn:
-        _refuse()
-
-    def pick(self, values: Any, rule: Rule, position: int) -> NoReturn:
-        _refuse()
-
-    def draw(self, i: int, rule: Rule, position: int) -> NoReturn:
-        _refuse()
-
     def best(self, i: int, rule: Rule, position: int, k: int) -> NoReturn:
-        _refuse()
-
-
-def _refuse() -> NoReturn:
-    raise Unsupported("A recording holds the model's greedy choices, not its logits. Decode greedily and without processors.")
+        self.refuse()
 
 
 class ReplayBackend:
