@@ -70,8 +70,7 @@ def load(
     if backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
     check_budget(budget)
-    if draft_quantize not in (None, "int8"):
-        raise UsageError(f"A draft model is quantised to 'int8' or not at all, not to '{draft_quantize}'.")
+    int8 = is_int8(draft_quantize)
     if draft_quantize and draft_model is None:
         raise UsageError("There is no draft model to quantise. Name one with --draft-model (draft_model= in Python).")
     if isinstance(memory, str | Path):
@@ -87,7 +86,7 @@ def load(
     else:
         bare = _load_transformers(model, tokenizer, dtype, device, attn, pack, trust_remote_code)
     if draft_model is not None:
-        bare.draft = _load_draft(bare, draft_model, draft_dtype, device, attn, pack, trust_remote_code, draft_quantize == "int8")
+        bare.draft = _load_draft(bare, draft_model, draft_dtype, device, attn, pack, trust_remote_code, int8)
     return redraft(bare, drafter, drafter_options, budget, memory)
 
 
@@ -108,6 +107,13 @@ def _load_draft(
     if found.engine.backend.shape == Shape.NONE:
         raise Unsupported("The draft model keeps a recurrent state, which no rejected draft can be taken out of. Choose another.")
     return found
+
+
+def is_int8(quantize: str | None) -> bool:
+    """Whether a draft model is to be rounded. Raises `UsageError` for what is neither "int8" nor None."""
+    if quantize not in (None, "int8"):
+        raise UsageError(f"A draft model is quantised to 'int8' or not at all, not to '{quantize}'.")
+    return quantize is not None
 
 
 def plain(model: str | None, dtype: str = "auto", device: str = "auto", int8: bool = False) -> Decoder:

@@ -261,11 +261,11 @@ def test_what_a_draft_forward_costs_is_measured_or_named_and_never_guessed() -> 
 def test_a_draft_model_of_a_recording_keeps_its_memo_beside_it(recording: Path) -> None:
     held = Recording(recording)
     draft = Decoder(Engine(target(), NoDrafter(), Fixed(0)), Text(None, []), "some/toy")
-    drafting = remembering(held, None, draft, None, "0.3", CURVE)
+    drafting = remembering(held, None, draft, None, 0.3, CURVE)
     assert replay(Corpus(held), "speculative", 4, draft=drafting.model)
     drafting.save()
     assert drafting.path.parent == recording
     assert drafting.path.name.startswith("memo-toy-")
-    assert remembering(held, None, draft, "int8", "0.3", CURVE).path != drafting.path
-    assert len(remembering(held, None, draft, None, "0.3", CURVE).memo.sayings) == len(drafting.memo.sayings) > 0
+    assert remembering(held, None, draft, "int8", 0.3, CURVE).path != drafting.path
+    assert len(remembering(held, None, draft, None, 0.3, CURVE).memo.sayings) == len(drafting.memo.sayings) > 0
     drafting.path.unlink()

@@ -127,6 +127,16 @@ def leaves(draft: Draft) -> list[int]:
     return [depth for node, depth in enumerate(draft.depth.tolist()) if node not in inner]
 
 
+def require(
+    corpus: Corpus, settings: Sequence[Setting], words: Words | None = None, draft: DraftModel | None = None, other: Corpus | None = None
+) -> None:
+    """Raises `UsageError` for settings that cannot be replayed, or remember a recording where there is no `other`."""
+    if other is None and any(setting.held == "other" for setting in settings):
+        raise UsageError("The table locality also tries a pool that another task has filled. Name its recording with --other.")
+    for setting in settings:
+        worth(corpus, setting.method, words, draft)
+
+
 def ablate(
     corpus: Corpus,
     settings: Sequence[Setting],
@@ -141,10 +151,9 @@ def ablate(
 
     other  a recording of another task of the same model, for settings that remember one
 
-    Raises `UsageError` where it is needed and missing.
+    Raises `UsageError`, before anything is replayed, as `require` does.
     """
-    if other is None and any(setting.held == "other" for setting in settings):
-        raise UsageError("This table also tries a pool that another task has filled. Name its recording with --other.")
+    require(corpus, settings, words, draft, other)
     curve = CPU_CURVE if cost is None else cost
     for setting in settings:
         memory = Memory()

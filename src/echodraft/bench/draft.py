@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from echodraft.backends.memo import MemoBackend, Sayings
 from echodraft.bench.recording import Recording
 from echodraft.bench.rounding import dtype_of
-from echodraft.build import curve_for, draft_model, identity_of, plain
+from echodraft.build import curve_for, draft_model, identity_of, is_int8, plain
 from echodraft.core.budget import CPU_CURVE, CostCurve
 from echodraft.core.draft_model import DraftModel
 from echodraft.curves import find_curve
@@ -22,6 +22,7 @@ from echodraft.errors import UsageError
 from echodraft.text.tokenizer import Text
 
 log = logging.getLogger("echodraft")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,16 @@ class Drafting:
         """Keep what was said; a folder that cannot be written is told, not raised."""
         self.memo.sayings.save(self.path, self.about)
 
+    def keeping(self, rows: Iterable[T]) -> Iterator[T]:
+        """Rows that are made with it, one by one: what was said is kept after each, so that a kill or an error loses one row's at most."""
+        try:
+            for row in rows:
+                yield row
+                self.save()
+        except BaseException:
+            self.save()
+            raise
+
 
 def load_draft(
     recording: Recording, text: Text | None, name: str, quantize: str | None, price: str | None, target: CostCurve | None
@@ -54,17 +65,13 @@ def load_draft(
     """
     if text is None:
         log.warning("The recorded model's tokenizer is not here, so the draft model is taken to have its ids.")
-    if quantize not in (None, "int8"):
-        raise UsageError(f"A draft model is quantised to 'int8' or not at all, not to '{quantize}'.")
-    return remembering(recording, text, plain(name, int8=quantize == "int8"), quantize, price, target)
+    draft = plain(name, int8=is_int8(quantize))
+    return remembering(recording, text, draft, quantize, *priced(price, curve_for(draft.name, draft.engine.backend), target))
 
 
-def remembering(
-    recording: Recording, text: Text | None, draft: Decoder, quantize: str | None, price: str | None, target: CostCurve | None
-) -> Drafting:
-    """`load_draft` of a model that is loaded already."""
+def remembering(recording: Recording, text: Text | None, draft: Decoder, quantize: str | None, cost: float, curve: CostCurve) -> Drafting:
+    """A draft model that is loaded, and what its forwards cost (see `priced`), beside the recorded model."""
     backend = draft.engine.backend
-    cost, curve = priced(price, curve_for(draft.name, backend), target)
     about = {**asdict(identity_of(draft)), "dtype": dtype_of(backend), "quantize": quantize}
     del about["name"]  # the same model may lie elsewhere
     digest = sha256(repr(sorted(about.items())).encode()).hexdigest()[:12]

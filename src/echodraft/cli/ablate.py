@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.inputs import DraftCost, DraftModel, DraftQuantize, read_budget
+from echodraft.cli.inputs import DraftCost, DraftModel, DraftQuantize, open_draft, read_budget
 from echodraft.cli.progress import Bar
 from echodraft.cli.replay import COST
 
@@ -36,10 +36,9 @@ def command(
 
     The same settings live: echodraft bench --drafters "$(echodraft ablate ouroboros --tables mechanisms --list)"
     """
-    from echodraft.bench.ablation import TABLES, TREE, ablate, settings_of, verify_trees
-    from echodraft.bench.draft import load_draft
+    from echodraft.bench.ablation import TABLES, TREE, ablate, require, settings_of, verify_trees
     from echodraft.bench.recording import Recording
-    from echodraft.bench.replay import Corpus, text_of, worth
+    from echodraft.bench.replay import Corpus, text_of
     from echodraft.curves import find_curve
     from echodraft.errors import UsageError
 
@@ -53,17 +52,9 @@ def command(
     size, curve = read_budget(budget), find_curve(cost) if cost is not None else None
     corpus, beside = Corpus(Recording(recording), limit), Corpus(Recording(other), limit) if other is not None else None
     words = text_of(corpus.recording, methods, None)
-    drafting = None
-    if draft_model is not None:
-        console.status("Loading the draft model…")
-        drafting = load_draft(corpus.recording, words, draft_model, draft_quantize, draft_cost, curve)
-        console.status("")
+    drafting = open_draft(corpus.recording, words, draft_model, draft_quantize, draft_cost, curve)
     model = drafting and drafting.model
-    # What cannot run is said before anything does.
-    if beside is None and any(setting.held == "other" for held in chosen.values() for setting in held):
-        raise UsageError("The table locality also tries a pool that another task has filled. Name its recording with --other.")
-    for each in methods:
-        worth(corpus, each, words, model)
+    require(corpus, [setting for held in chosen.values() for setting in held], words, model, beside)
     found: dict[str, list[dict[str, Any]]] = {}
     interrupted = False
     try:
@@ -74,15 +65,9 @@ def command(
                     made = verify_trees(corpus, held[0], size, curve, words, model, lambda said: bar.advance(1, said))
                 else:
                     made = ablate(corpus, held, size, curve, words, model, beside, lambda said: bar.advance(1, said))
-                for row in made:
-                    rows.append(row)
-                    if drafting is not None:
-                        drafting.save()  # a kill loses what one row asked
+                rows.extend(made if drafting is None else drafting.keeping(made))
     except KeyboardInterrupt:
         interrupted = True
-    finally:
-        if drafting is not None:
-            drafting.save()
     if as_json:
         about = {"recording": str(recording), "requests": len(corpus.entries), "budget": size, "cost": curve and curve.name}
         console.json_object({**about, "draft_model": draft_model, "draft_cost": model and model.cost, "tables": found})

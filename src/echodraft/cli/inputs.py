@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from echodraft.cli import console
 from echodraft.errors import UsageError, unknown_name
 
 LIMITS = "What the memory may hold; repeatable. Default: tokens=1000000 a tenant, bytes=1073741824, no end of days."
@@ -54,6 +55,19 @@ Tuned = Annotated[
 PRICE = "A forward of the draft model: plain steps of the model (0.3), or a curve as for --cost. Default: as measured by echodraft cost."
 DraftCost = Annotated[str | None, typer.Option("--draft-cost", metavar="X|FILE|NAME", help=PRICE, show_default=False)]
 """The option --draft-cost of what runs on recordings."""
+
+
+def open_draft(recording: Any, text: Any, name: str | None, quantize: str | None, price: str | None, curve: Any) -> Any:
+    """The `Drafting` of a replay (`bench.draft.load_draft`), loaded while the screen says so; None without a name."""
+    if name is None:
+        return None
+    from echodraft.bench.draft import load_draft
+
+    console.status("Loading the draft model…")
+    try:
+        return load_draft(recording, text, name, quantize, price, curve)
+    finally:
+        console.status("")
 
 
 def read_prompt(given: str | None, raw: bool) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.inputs import DraftCost, DraftModel, DraftQuantize, Tuned
+from echodraft.cli.inputs import DraftCost, DraftModel, DraftQuantize, Tuned, open_draft, read_budget
 from echodraft.cli.progress import Bar
 from echodraft.drafters import DEFAULT
 
@@ -41,7 +41,6 @@ def command(
 
     A draft model runs for real, once: what it says is kept beside the recording, and the next replay asks it for what is new.
     """
-    from echodraft.bench.draft import load_draft
     from echodraft.bench.recording import Recording
     from echodraft.bench.replay import Corpus, compare, count_runs, text_of
     from echodraft.curves import find_curve
@@ -56,25 +55,16 @@ def command(
     curve = find_curve(cost) if cost is not None else None
     corpus = Corpus(Recording(recording), limit, layer)
     words = text_of(corpus.recording, names, tokenizer)
-    drafting = None
-    if draft_model is not None:
-        console.status("Loading the draft model…")
-        drafting = load_draft(corpus.recording, words, draft_model, draft_quantize, draft_cost, curve)
-        console.status("")
+    drafting = open_draft(corpus.recording, words, draft_model, draft_quantize, draft_cost, curve)
     model = drafting and drafting.model
     rows: list[dict[str, Any]] = []
     interrupted = False
     try:
         with Bar(count_runs(names, budgets) * len(corpus.entries)) as bar:
-            for row in compare(corpus, names, budgets, curve, memory == "carry", words, model, lambda name: bar.advance(1, name)):
-                rows.append(row)
-                if drafting is not None:
-                    drafting.save()  # a kill loses what one row asked
+            made = compare(corpus, names, budgets, curve, memory == "carry", words, model, lambda name: bar.advance(1, name))
+            rows.extend(made if drafting is None else drafting.keeping(made))
     except KeyboardInterrupt:
         interrupted = True
-    finally:
-        if drafting is not None:
-            drafting.save()
     repeats = sum(corpus.repeated)
     if no_repeats:
         for row in rows:
@@ -102,6 +92,4 @@ def command(
 
 def read(part: str) -> str | int:
     """A budget: "auto", "best" or a number. Raises `UsageError`."""
-    from echodraft.cli.inputs import read_budget
-
     return part if part == "best" else read_budget(part)

@@ -86,8 +86,9 @@ def command(
     if Need.MODEL in drafter_class(drafter).needs and base.draft is None:
         raise UsageError(f"Drafter '{drafter}' needs a draft model. Name one with --draft-model.")
     curve = find_curve(cost) if cost is not None else curve_for(base.name, base.engine.backend)
+    price = None
     if base.draft is not None and not live:
-        priced(draft_cost, curve_for(base.draft.name, base.draft.engine.backend), curve)
+        price = priced(draft_cost, curve_for(base.draft.name, base.draft.engine.backend), curve)
     trials = Trials(save and save.with_name(f"{save.name}.trials.jsonl"), settings, resume)
     ladders = ladders_of(drafter, budgets=not live)
 
@@ -113,8 +114,8 @@ def command(
                 measure = by_decoding(base, items, most)
             else:
                 corpus, words = Corpus(held, limit), base.text
-                if base.draft is not None:
-                    drafting = remembering(held, base.text, base.draft, draft_quantize, draft_cost, curve)
+                if price is not None:
+                    drafting = remembering(held, base.text, base.draft, draft_quantize, *price)
                 beside = drafting and drafting.model
 
                 def measure(setting: Setting, best: float) -> float:
