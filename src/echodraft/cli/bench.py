@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,11 @@ SUITE = "File of JSON lines with prompt, messages or turns, or a name: humaneval
 DATA = "Folder of suites that are meant by name; without it, public data sets."
 LENGTH = f"Output tokens at most. Default: {MOST}, or what a line of the suite asks for if that is less; -n overrides both."
 MEMORY = "carry: from request to request. cold: every request starts empty. DIR: carry, beginning with a copy of this folder."
+
+
+def lengths(given: int | None) -> Callable[[Any], int]:
+    """How many tokens an item's output may have, where -n says `given`."""
+    return lambda item: given or min(MOST, item.most or MOST)
 
 
 def command(
@@ -108,9 +114,6 @@ def command(
     if sink is not None:
         sink.begin(base.name, names, settings)
 
-    def most(item: Any) -> int:
-        return max_new_tokens or min(MOST, item.most or MOST)
-
     def told() -> str:
         return "  ".join(f"{name} {ratio:.2f}×" for name, ratio in speedups(record.done).items())
 
@@ -118,7 +121,7 @@ def command(
     try:
         with Bar(len(items) * len(methods) * repeats) as bar:
             bar.advance(len(record.done), told())
-            too_long = run(items, methods, base, most, record, repeats, lambda _: bar.advance(1, told()))
+            too_long = run(items, methods, base, lengths(max_new_tokens), record, repeats, lambda _: bar.advance(1, told()))
     except KeyboardInterrupt:
         interrupted = True
     finally:

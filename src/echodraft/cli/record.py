@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.bench import DATA, LENGTH, MOST, SUITE
+from echodraft.cli.bench import DATA, LENGTH, MOST, SUITE, lengths
 from echodraft.cli.progress import Bar
 
 LAYERS = "Hidden states to keep: norm (the final norm, always), and numbers of decoder layers."
@@ -38,9 +38,7 @@ def command(
     echodraft replay then tries drafters on it in seconds, without the model. What is done survives a kill: go on with --resume.
     """
     from echodraft.bench.methods import parse
-    from echodraft.bench.record import describe, read_layers, record
-    from echodraft.bench.recording import Writer
-    from echodraft.bench.result import manifest
+    from echodraft.bench.record import read_layers
     from echodraft.bench.suites import load_suites
     from echodraft.build import load
     from echodraft.errors import UsageError
@@ -57,26 +55,10 @@ def command(
     finally:
         console.status("")
     items = load_suites(suite, decoder.text, data, limit, category)
-    settings = {
-        "category": category,
-        "limit": limit,
-        "max_new_tokens": max_new_tokens or MOST,
-        "capped_by_suite": max_new_tokens is None,
-        "drafter": drafter,
-    }
-    about = describe(decoder, ",".join(dict.fromkeys(item.suite for item in items)), kept)
-    writer = Writer(out, {**manifest(settings), **about}, resume)
+    writer = begin(decoder, items, out, kept, resume, max_new_tokens, {"category": category, "limit": limit, "drafter": drafter})
     interrupted, too_long = False, []
     try:
-        with Bar(len(items)) as bar:
-            bar.advance(sum(writer.find(item.id) is not None for item in items))
-            too_long = record(
-                items,
-                decoder,
-                writer,
-                lambda item: max_new_tokens or min(MOST, item.most or MOST),
-                lambda entry: bar.advance(1, entry.id),
-            )
+        too_long = fill(decoder, items, writer, max_new_tokens)
     except KeyboardInterrupt:
         interrupted = True
     if too_long:
@@ -90,3 +72,23 @@ def command(
     if interrupted:
         console.note(f"Interrupted. What is finished is kept; go on with --resume --out {out}.")
         raise typer.Exit(console.INTERRUPTED)
+
+
+def begin(decoder: Any, items: Any, folder: Path, layers: Any, resume: bool, length: int | None, settings: dict[str, Any]) -> Any:
+    """A recording of a suite's `items` in a folder, new or to be gone on with: its `Writer`."""
+    from echodraft.bench.record import describe
+    from echodraft.bench.recording import Writer
+    from echodraft.bench.result import manifest
+
+    settings |= {"max_new_tokens": length or MOST, "capped_by_suite": length is None}
+    about = describe(decoder, ",".join(dict.fromkeys(item.suite for item in items)), layers)
+    return Writer(folder, {**manifest(settings), **about}, resume)
+
+
+def fill(decoder: Any, items: Any, writer: Any, length: int | None, doing: str = "") -> list[str]:
+    """What the model says to the items that the recording lacks, with a bar; ids of those that were too long."""
+    from echodraft.bench.record import record
+
+    with Bar(len(items)) as bar:
+        bar.advance(sum(writer.find(item.id) is not None for item in items))
+        return record(items, decoder, writer, lengths(length), lambda entry: bar.advance(1, f"{doing}{entry.id}"))

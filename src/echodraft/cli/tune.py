@@ -11,9 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from echodraft.cli import console
-from echodraft.cli.bench import DATA, LENGTH, MOST, SUITE
+from echodraft.cli.bench import DATA, LENGTH, SUITE, lengths
 from echodraft.cli.inputs import DraftCost, DraftModel, DraftQuantize
 from echodraft.cli.progress import Bar
+from echodraft.cli.record import begin, fill
 from echodraft.cli.replay import COST
 
 RECORDING = "Search on this recording; made from --suite where it is not there. Default: a temporary one."
@@ -91,10 +92,7 @@ def command(
         price = priced(draft_cost, curve_for(base.draft.name, base.draft.engine.backend), curve)
     trials = Trials(save and save.with_name(f"{save.name}.trials.jsonl"), settings, resume)
     ladders = ladders_of(drafter, budgets=not live)
-
-    def most(item: Any) -> int:
-        return max_new_tokens or min(MOST, item.most or MOST)
-
+    most = lengths(max_new_tokens)
     checked: dict[Setting, float] = {}
     drafting = None
     interrupted = False
@@ -177,22 +175,9 @@ def _start(drafter: str) -> dict[str, Any]:
 
 def _record(base: Any, folder: Path, suite: str, data: Path | None, limit: int, length: int | None) -> None:
     """What the model says to the first requests of a suite."""
-    from echodraft.bench.record import describe, record
-    from echodraft.bench.recording import Writer
-    from echodraft.bench.result import manifest
     from echodraft.bench.suites import load_suites
     from echodraft.build import redraft
 
     items = load_suites(suite, base.text, data, limit)
-    about = describe(base, ",".join(dict.fromkeys(item.suite for item in items)), ("norm",))
-    settings = {"category": None, "limit": limit, "max_new_tokens": length or MOST, "capped_by_suite": length is None, "drafter": "suffix"}
-    writer = Writer(folder, {**manifest(settings), **about}, resume=True)
-    with Bar(len(items)) as bar:
-        bar.advance(sum(writer.find(item.id) is not None for item in items))
-        record(
-            items,
-            redraft(base, "suffix"),
-            writer,
-            lambda item: length or min(MOST, item.most or MOST),
-            lambda entry: bar.advance(1, f"recording {entry.id}"),
-        )
+    writer = begin(base, items, folder, ("norm",), True, length, {"category": None, "limit": limit, "drafter": "suffix"})
+    fill(redraft(base, "suffix"), items, writer, length, "recording ")
