@@ -49,9 +49,9 @@ def cosines(keys: NDArray[Any], queries: NDArray[Any], centre: NDArray[Any]) -> 
     return (queries @ keys.T) / np.linalg.norm(queries, axis=1)[:, None] / np.linalg.norm(keys, axis=1)
 
 
-def recall(store: HiddenStore, keys: NDArray[Any], length: int, n: int = 100, k: int = 8) -> float:
+def recall(store: HiddenStore, keys: NDArray[Any], length: int, n: int = 100, k: int = 8, noise: float = 0.25) -> float:
     """How much of the k best by exact cosine a search finds, ties counted as found."""
-    queries = keys[RANDOM.permutation(len(keys))[:n]] + RANDOM.standard_normal((n, keys.shape[1])) / 4
+    queries = keys[RANDOM.permutation(len(keys))[:n]] + noise * RANDOM.standard_normal((n, keys.shape[1]))
     exact = cosines(keys, queries, keys.mean(axis=0, dtype=np.float64))
     exact[:, length - 1 :: length] = -1.0  # nothing follows these
     least = np.sort(exact, axis=1)[:, -k]
@@ -241,7 +241,7 @@ def damages() -> dict[str, dict[str, Any]]:
         "a negative length": {"lengths": np.asarray([301, -1], np.int64), "times": np.zeros(2)},
         "times of other sequences": {"times": np.zeros(2)},
         "counts below zero": {"survival": np.full(4, -1.0)},
-        "a huge width": {"shape": np.asarray([1 << 40, 300, 0], np.int64)},
+        "a huge width": {"shape": np.asarray([1 << 40, 300, 0, 1], np.int64)},
     }
 
 
@@ -252,6 +252,15 @@ def test_a_damaged_file_is_refused(what: str) -> None:
     arrays |= damages()[what]
     with pytest.raises(ValueError, match="hidden store"):
         HiddenStore.restore({name: array for name, array in arrays.items() if array is not None})
+
+
+@pytest.mark.parametrize("base", [-1, 1 << 20])
+def test_a_damaged_file_of_codes_is_refused(base: int) -> None:
+    arrays: dict[str, Any] = filled(alike(EXACT + 100)).arrays()
+    HiddenStore.restore(arrays)
+    arrays["base"][3] = base
+    with pytest.raises(ValueError, match="hidden store"):
+        HiddenStore.restore(arrays)
 
 
 def test_states_that_are_no_numbers_do_no_harm() -> None:
@@ -298,3 +307,50 @@ def test_the_sketch_is_what_finds_keys_in_a_large_store(monkeypatch: pytest.Monk
     good = recall(store, keys, 50)
     monkeypatch.setattr(hidden_keys, "CLOSE", 8)
     assert recall(store, keys, 50) < good
+
+
+def close(n: int, width: int = 192, seed: int = 0) -> NDArray[np.float16]:
+    """Vectors in groups of thirty that are all but the same, as where a text is said again in slightly other words."""
+    random = np.random.default_rng(seed)
+    groups = np.repeat(random.standard_normal((-(-n // 30), width)), 30, axis=0)[:n]
+    return (groups + 0.06 * random.standard_normal((n, width)) + 4.0)[random.permutation(n)].astype(np.float16)
+
+
+def test_keys_that_are_all_but_the_same_are_told_apart_by_what_is_left_of_them_beside_a_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = close(EXACT + 2000)
+    good = recall(filled(keys), keys, 50, noise=0.06)
+    monkeypatch.setattr(hidden_keys, "FIRST", 1)
+    monkeypatch.setattr(hidden_keys, "SHARE", 1 << 30)
+    assert recall(filled(keys), keys, 50, noise=0.06) < good - 0.15
+
+
+def test_places_of_bases_are_free_again_when_the_keys_that_had_them_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hidden_keys, "FIRST", 20)
+    store = filled(close(EXACT + 1000, seed=1))
+    kept = store.begin()
+    store.append(kept, [0], close(1))
+    for seq in range(1, kept):
+        store.remove(seq)
+    store.end(kept, 1.0)
+    assert len(store.arrays()["base_code"]) <= 2  # of what is gone nothing is saved
+    for seed in (2, 3):
+        seq = store.begin()
+        store.append(seq, range(1000), close(1000, seed=seed))
+        store.end(seq, 2.0)
+    assert len(store.arrays()["base_code"]) > 60
+
+
+def test_a_large_store_that_is_not_centred_has_the_cosines_around_nothing() -> None:
+    keys = alike(EXACT + 400)
+    store = HiddenStore()
+    store.centred = False
+    seq = store.begin()
+    store.append(seq, range(len(keys)), keys)
+    exact = cosines(keys, keys[:20], np.zeros(keys.shape[1]))
+    for i, near in enumerate(store.search(keys[:20], 8)):
+        assert near.cosine == pytest.approx(exact[i, store.token(near.row)], abs=0.01)
+    store.end(seq, 1.0)
+    again = HiddenStore.restore(store.arrays())
+    centred = cosines(keys, keys[:20], keys.mean(axis=0, dtype=np.float64))
+    for i, near in enumerate(again.search(keys[:20], 8)):
+        assert near.cosine == pytest.approx(centred[i, again.token(near.row)], abs=0.1)

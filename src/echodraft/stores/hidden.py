@@ -16,7 +16,7 @@ from echodraft.stores.hidden_codes import WORD, Ints
 from echodraft.stores.hidden_keys import EXACT, GROWTH, WHAT, Keys, Neighbours, longer
 
 END = -1
-FORMAT = 2
+FORMAT = 3
 """Of its arrays."""
 
 
@@ -224,6 +224,7 @@ class HiddenStore:
 
     def _release(self, rows: NDArray[np.int64]) -> None:
         self._token[rows] = self._following[rows] = END
+        self._keys.drop(rows)
         self._free += rows.tolist()
         self.tokens -= len(rows)
 

@@ -3,8 +3,13 @@
 A vector has two bands of dimensions (`hidden_keys` says which), the first in `FINE` bits a dimension, the second in `COARSE`. Within a
 band it was rotated at random, which spreads what it holds evenly; each dimension is a step around 0, and one factor a band makes the
 estimate of an inner product unbiased (as RaBitQ, arXiv 2405.12497 and 2409.09913). A code is stored in bit planes, the highest first, the
-fine band before the coarse one. The highest bits of the first dimensions, the *sketch*, are signs of projections: the number in which two
-of them differ grows with the angle (Charikar 2002). They lie apart, so that a search reads 32 bytes a key, and the rest of a few hundred.
+fine band before the coarse one.
+
+What is coded is what is left of a key once its *base* is taken away: an earlier key, as its own code gives it, that lies near. What a code
+is wrong by is a share of what it codes. Bases are places in a table; place 0 is no base. A place that no key uses is free.
+
+The signs of a key's first dimensions are its *sketch*: the number in which two of them differ grows with the angle (Charikar 2002). A
+search reads the sketches of all keys, 32 bytes each, and the codes of a few hundred.
 """
 
 from __future__ import annotations
@@ -24,6 +29,8 @@ Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int32]
+Sliced = tuple[Words, Words, Doubles]
+"""A query in bit planes: those of either band, and their scales."""
 
 WORD = 64
 FINE, COARSE = 4, 2
@@ -52,16 +59,23 @@ def fill(target: Words, values: Words) -> None:
 
 
 @compiled
+def square(values: Floats) -> float:
+    """The inner product of values with themselves."""
+    total = 0.0
+    for value in values:
+        total += value * value
+    return total
+
+
+@compiled
 def pack(values: Floats, bits: int, step: float, code: Words) -> float:
     """Write `values` [n] in `bits` bits each into `code` [bits x n / 64]. Returns the gain.
 
     A number c of 0 … 2^bits - 1 stands for c - (2^bits - 1) / 2; the gain times that has the inner product of the values with themselves.
     """
     words, top, half = len(values) // WORD, 2**bits - 1, (2**bits - 1) / 2
-    square = 0.0
-    for value in values:
-        square += value * value
-    inverse = 1.0 / (step * np.sqrt(square / len(values))) if square > 0.0 else 0.0
+    whole = square(values)
+    inverse = 1.0 / (step * np.sqrt(whole / len(values))) if whole > 0.0 else 0.0
     product = 0.0
     code[:] = 0
     for j in range(len(values)):
@@ -69,25 +83,102 @@ def pack(values: Floats, bits: int, step: float, code: Words) -> float:
         product += (c - half) * values[j]
         for plane in range(bits):
             code[plane * words + j // WORD] |= np.uint64((c >> (bits - 1 - plane)) & 1) << np.uint64(j % WORD)
-    return square / product if product > 0.0 else 0.0
+    return whole / product if product > 0.0 else 0.0
 
 
 @compiled
-def encode(vectors: Floats, places: Ints, fine: int, sketch: Words, rest: Words, gain: Floats) -> None:
-    """Write the codes of `vectors` [n, width] at `places` [n]; `fine` dimensions are in the first band. `gain` [rows, 2]."""
-    front = sketch.shape[1]
-    code = np.empty(front + rest.shape[1], np.uint64)
+def unpack(code: Words, bits: int, gain: float, values: Floats) -> None:
+    """Take what a code stands for from `values` [n]."""
+    words, half = len(values) // WORD, (2**bits - 1) / 2
+    for j in range(len(values)):
+        c = np.uint64(0)
+        for plane in range(bits):
+            c = (c << np.uint64(1)) | ((code[plane * words + j // WORD] >> np.uint64(j % WORD)) & np.uint64(1))
+        values[j] -= gain * (1.0 * c - half)
+
+
+@compiled
+def pack_both(vector: Floats, fine: int, code: Words, gain: Floats) -> None:
+    """Write the code of a vector [width], `fine` dimensions of which are in the first band, and its gains [2]."""
     words = fine // WORD * FINE
-    for i in range(len(vectors)):
-        at = places[i]
-        gain[at, 0] = pack(vectors[i, :fine], FINE, FINE_STEP, code[:words])
-        gain[at, 1] = pack(vectors[i, fine:], COARSE, COARSE_STEP, code[words:])
-        fill(sketch[at], code[:front])
-        fill(rest[at], code[front:])
+    gain[0] = pack(vector[:fine], FINE, FINE_STEP, code[:words])
+    gain[1] = pack(vector[fine:], COARSE, COARSE_STEP, code[words:])
 
 
 @compiled
-def unpack(code: Words, bits: int, planes: Words, scale: Doubles) -> float:
+def unpack_both(code: Words, gain: Floats, fine: int, vector: Floats) -> None:
+    """Take what a code stands for from a vector [width]."""
+    words = fine // WORD * FINE
+    unpack(code[:words], FINE, gain[0], vector[:fine])
+    unpack(code[words:], COARSE, gain[1], vector[fine:])
+
+
+@compiled
+def apart(sketch: Words, i: int, seen: Words) -> int:
+    """In how many bits the sketch of row i differs from `seen`."""
+    d = np.uint64(0)
+    for j in range(len(seen)):
+        d += ones(sketch[i, j] ^ seen[j])
+    return int(d)
+
+
+@compiled
+def encode(
+    vectors: Floats,
+    sketches: Words,
+    places: Ints,
+    fine: int,
+    far: int,
+    sketch: Words,
+    code: Words,
+    gain: Floats,
+    base: Ints,
+    length: Floats,
+    base_sketch: Words,
+    base_code: Words,
+    base_gain: Floats,
+    uses: Ints,
+) -> None:
+    """Write the codes of `vectors` [n, width] at `places` [n]; `fine` dimensions are in the first band. `gain` [rows, 2].
+
+    The base of a key is the one whose sketch is nearest; it becomes a base itself where that differs in more than `far` bits and a place
+    is free. `uses` counts the keys of each base.
+    """
+    left = np.empty(vectors.shape[1], np.float32)
+    for i in range(len(vectors)):
+        at, vector = places[i], vectors[i]
+        fill(sketch[at], sketches[i])
+        nearest, least, free = 0, WORD * sketch.shape[1], 0
+        for j in range(len(uses) - 1, 0, -1):
+            if uses[j] == 0:
+                free = j
+                continue
+            d = apart(base_sketch, j, sketches[i])
+            if d <= least:
+                nearest, least = j, d
+        if free > 0 and (least > far or nearest == 0):
+            nearest = free
+            fill(base_sketch[free], sketches[i])
+            pack_both(vector, fine, base_code[free], base_gain[free])
+        left[:] = vector
+        unpack_both(base_code[nearest], base_gain[nearest], fine, left)
+        whole = square(vector)
+        if square(left) >= whole:
+            nearest = 0
+            left[:] = vector
+        pack_both(left, fine, code[at], gain[at])
+        unpack_both(code[at], gain[at], fine, left)
+        wrong = 0.0
+        for j in range(len(left)):
+            wrong += left[j] * vector[j]
+        length[at] = np.sqrt(max(whole - 2.0 * wrong, 0.0))  # that of what is kept, as in `recentre`
+        uses[base[at]] -= 1
+        uses[nearest] += 1
+        base[at] = nearest
+
+
+@compiled
+def inner(code: Words, bits: int, planes: Words, scale: Doubles) -> float:
     """The inner product of packed values, at gain 1, and a sliced query."""
     words, half = planes.shape[1], (2**bits - 1) / 2
     codes = both = np.uint64(0)
@@ -127,7 +218,7 @@ def slices(query: Floats, planes: Words, scale: Doubles) -> None:
 
 
 @compiled
-def sliced(query: Floats, fine: int) -> tuple[Words, Words, Doubles]:
+def sliced(query: Floats, fine: int) -> Sliced:
     """A query [width] for `product`: the planes of both bands, and their scales."""
     first, second = np.empty((QUERY, fine // WORD), np.uint64), np.empty((QUERY, (len(query) - fine) // WORD), np.uint64)
     scales = np.empty((2, 3), np.float64)
@@ -137,13 +228,23 @@ def sliced(query: Floats, fine: int) -> tuple[Words, Words, Doubles]:
 
 
 @compiled
-def product(at: int, sketch: Words, rest: Words, gain: Floats, code: Words, first: Words, second: Words, scales: Doubles) -> float:
-    """The inner product of a coded vector and a sliced query, estimated. `code`: room for one."""
-    front, words = sketch.shape[1], first.shape[1] * FINE
-    fill(code[:front], sketch[at])
-    fill(code[front:], rest[at])
-    fine = gain[at, 0] * unpack(code[:words], FINE, first, scales[0])
-    return float(fine + gain[at, 1] * unpack(code[words:], COARSE, second, scales[1]))
+def product(at: int, code: Words, gain: Floats, query: Sliced) -> float:
+    """The inner product of what the code of row `at` stands for and a query, estimated."""
+    first, second, scales = query
+    words = first.shape[1] * FINE
+    fine = gain[at, 0] * inner(code[at, :words], FINE, first, scales[0])
+    return float(fine + gain[at, 1] * inner(code[at, words:], COARSE, second, scales[1]))
+
+
+@compiled
+def product_of_key(
+    at: int, code: Words, gain: Floats, base: Ints, base_code: Words, base_gain: Floats, query: Sliced, known: Doubles
+) -> float:
+    """The inner product of a key, its base included, and a query, estimated. `known` [bases]: those of bases; NaN = not yet."""
+    b = base[at]
+    if np.isnan(known[b]):
+        known[b] = product(b, base_code, base_gain, query)
+    return float(known[b] + product(at, code, gain, query))
 
 
 @compiled
@@ -151,11 +252,14 @@ def nearest(
     used: int,
     following: Ints,
     sketch: Words,
-    rest: Words,
+    code: Words,
     gain: Floats,
+    base: Ints,
     length: Floats,
+    base_code: Words,
+    base_gain: Floats,
     seen: Words,
-    query: Floats,
+    turned: Floats,
     fine: int,
     shift: float,
     most: int,
@@ -163,26 +267,21 @@ def nearest(
     rows: Ints,
     cosines: Floats,
 ) -> int:
-    """The keys with the largest cosine to `query` [width], best first, into rows and cosines [k]; returns how many.
+    """The keys with the largest cosine to `turned` [width], best first, into rows and cosines [k]; returns how many.
 
     Of the first `used` rows those that something follows. The `most` whose sketch is nearest to `seen` are looked at closely: the product
-    of their codes and the query, `shift` added, over their `length`. The query's own length is 1.
+    of what is kept of them and the query, `shift` added, over their `length`. The query's own length is 1.
     """
-    front = sketch.shape[1]
     counts = np.zeros(256, np.int64)
     for i in range(used):
-        d = np.uint64(0)
-        for j in range(front):
-            d += ones(sketch[i, j] ^ seen[j])
-        differing[i] = min(d, np.uint64(255))
+        differing[i] = min(apart(sketch, i, seen), 255)
     for i in range(used):
         counts[differing[i]] += following[i] >= 0
     limit, total = 0, 0
     while limit < 255 and total + counts[limit] < most:
         total += counts[limit]
         limit += 1
-    first, second, scales = sliced(query, fine)
-    code = np.empty(front + rest.shape[1], np.uint64)
+    query, known = sliced(turned, fine), np.full(len(base_code), np.nan)
     spare = most - total  # places for those that differ in `limit` bits
     k, found = len(rows), 0
     for i in range(used):
@@ -194,7 +293,7 @@ def nearest(
             spare -= 1
         if length[i] <= 0.0:
             continue
-        cosine = (product(i, sketch, rest, gain, code, first, second, scales) + shift) / length[i]
+        cosine = (product_of_key(i, code, gain, base, base_code, base_gain, query, known) + shift) / length[i]
         if found == k and cosine <= cosines[k - 1]:
             continue
         at = found if found < k else k - 1
@@ -207,19 +306,27 @@ def nearest(
 
 
 @compiled
-def recentre(places: Ints, sketch: Words, rest: Words, gain: Floats, length: Floats, moved: Floats, fine: int, along: float) -> None:
+def recentre(
+    places: Ints,
+    code: Words,
+    gain: Floats,
+    base: Ints,
+    length: Floats,
+    base_code: Words,
+    base_gain: Floats,
+    moved: Floats,
+    fine: int,
+    along: float,
+) -> None:
     """`length` of the keys at `places` once the centre has moved from c to c - `moved` [width]; `along`: `moved` times (origin - c).
 
-    It is that of the coded vector: what a code is wrong by then counts nearly the same above and below the line of a cosine near 1.
+    It is that of what is kept: what a code is wrong by then counts nearly the same above and below the line of a cosine near 1.
     """
-    first, second, scales = sliced(moved, fine)
-    code = np.empty(sketch.shape[1] + rest.shape[1], np.uint64)
-    square = 0.0
-    for value in moved:
-        square += value * value
+    query, known = sliced(moved, fine), np.full(len(base_code), np.nan)
+    further = square(moved)
     for i in places:
-        beside = product(i, sketch, rest, gain, code, first, second, scales) + along
-        length[i] = np.sqrt(max(length[i] * length[i] + 2.0 * beside + square, 0.0))
+        beside = product_of_key(i, code, gain, base, base_code, base_gain, query, known) + along
+        length[i] = np.sqrt(max(length[i] * length[i] + 2.0 * beside + further, 0.0))
 
 
 @compiled

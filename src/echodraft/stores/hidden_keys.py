@@ -15,16 +15,27 @@ from echodraft.stores.product import product
 
 EXACT = 1024
 """Up to so many keys are kept and compared as they are."""
-FINE = 320
+FINE = 128
 """Dimensions in which the first keys differ most, which get more bits than the others."""
 FRONT = 4
 """Words of the sketch."""
+FIRST, SHARE = 2048, 28
+"""Places for bases: so many in any store, and one for so many keys."""
+FAR = 30
+"""Bits in which a key's sketch differs at least from those of all bases when it becomes one."""
 CLOSE = 768
 """Keys that are compared closely once the sketch has chosen them."""
 GROWTH = 128
 """Arrays grow by so small a part: in place, so that it costs little."""
 SEED = 2608
 WHAT = "A hidden store"
+MEANS, WHOLE, CODES, BASES = (
+    ("sum", "origin", "centre", "mirror"),
+    ("whole", "length"),
+    ("sketch", "code", "gain", "base", "length"),
+    ("base_sketch", "base_code", "base_gain"),
+)
+"""Names of arrays: all keys together, a key as it is, a key that is a code, a base."""
 
 
 class Neighbours(NamedTuple):
@@ -38,8 +49,9 @@ class Keys:
     """Vectors [width] in rows. The cosine is around the mean of all that were ever put here; `centred` False: around 0, to compare with.
 
     The first `EXACT` are kept whole. Then the `FINE` directions in which these differ most are found, and from there on a key is a code
-    (`hidden_codes`): 4 bits in each of these directions, 2 in each of the others, around the mean of the first. The mean that the cosine
-    is around moves each time the keys have doubled; the codes stay, their lengths are computed anew from them.
+    (`hidden_codes`): 4 bits in each of these directions, 2 in each of the others, of what is left of it around the mean of the first and
+    the base next to it. The mean that the cosine is around moves each time the keys have doubled; the codes stay, their lengths are
+    computed anew from them.
     """
 
     def __init__(self, width: int = 0, centred: bool = True) -> None:
@@ -48,8 +60,7 @@ class Keys:
         self._coded_at = 0  # seen when the mean was last taken; 0 = all are whole
         padded = -(-width // WORD) * WORD
         self._fine = min(FINE, padded)
-        front = min(FRONT, self._fine // WORD)
-        words = (self._fine * codes.FINE + (padded - self._fine) * codes.COARSE) // WORD
+        front, words = min(FRONT, padded // WORD), (self._fine * codes.FINE + (padded - self._fine) * codes.COARSE) // WORD
         random = np.random.default_rng(SEED)
         self._signs: Floats = random.choice(np.asarray([-1, 1], np.float32), (2, padded))
         bands = ((0, self._fine), (self._fine, padded))
@@ -60,11 +71,15 @@ class Keys:
         self._sum: Doubles = np.zeros(padded)
         self._origin: Floats = np.zeros(padded, np.float32)  # what keys are kept around: near their mean, for the sake of precision
         self._centre: Floats = np.zeros(padded, np.float32)  # what the cosine is around
+        self._aside: Floats = np.zeros(padded, np.float32)  # the origin around the centre, turned
         self._whole: Floats = np.empty((0, padded), np.float32)
         self._sketch: Words = np.empty((0, front), np.uint64)
-        self._rest: Words = np.empty((0, words - front), np.uint64)
+        self._code: Words = np.empty((0, words), np.uint64)
         self._gain: Floats = np.empty((0, 2), np.float32)
+        self._base: Ints = np.empty(0, np.int32)
         self._length: Floats = np.empty(0, np.float32)  # around the centre; of whole keys around the origin
+        self._base_sketch, self._base_code, self._base_gain = self._sketch.copy(), self._code.copy(), self._gain.copy()
+        self._uses: Ints = np.empty(0, np.int32)  # keys of each base
         self._differing: Bytes = np.empty(0, np.uint8)
 
     @property
@@ -87,11 +102,14 @@ class Keys:
             if self.coded:
                 self._recentre(len(self._length))
 
-    def grow(self, rows: int) -> None:
-        """Make room for so many rows."""
-        names = ("sketch", "rest", "gain", "length", "differing") if self.coded else ("whole", "length")
-        for name in names:
+    def grow(self, rows: int, bases: int = 0) -> None:
+        """Make room for so many rows, and at least so many bases."""
+        for name in (*CODES, "differing") if self.coded else WHOLE:
             longer(getattr(self, f"_{name}"), rows)
+        if self.coded:
+            places = max(FIRST + rows // SHARE, bases, len(self._uses))
+            for name in (*BASES, "uses"):
+                longer(getattr(self, f"_{name}"), places)
 
     def put(self, rows: NDArray[np.int64], states: NDArray[Any], used: int) -> None:
         """Write states [n, width] into rows; `used` rows are in use then. What is no number is 0."""
@@ -110,39 +128,54 @@ class Keys:
         if used > EXACT:
             self._begin_codes(used)
 
+    def drop(self, rows: NDArray[np.int64]) -> None:
+        """Rows are free: a base that no other key has goes with them."""
+        if self.coded:
+            np.subtract.at(self._uses, self._base[rows], 1)
+            self._base[rows] = 0
+
     def nearest(self, states: NDArray[Any], k: int, following: Ints, used: int) -> list[Neighbours]:
         """The k keys with the largest cosine to each of `states` [n, width], of the first `used` rows those that something follows."""
         find = self._by_code if self.coded else self._by_all
         return [find(query, k, following, used) for query in self._padded(states)]
 
     def arrays(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """What these rows are made of: `whole`, or `sketch`, `rest`, `gain` and `mirror`; `length`, the means; `shape` int64 [3]."""
-        keys = ("sketch", "rest", "gain", "length") if self.coded else ("whole", "length")
-        return {
-            "shape": np.asarray([self.width, self.seen, self._coded_at], np.int64),
-            **{name: getattr(self, f"_{name}") for name in ("sum", "origin", "centre", "mirror")},
-            **{name: getattr(self, f"_{name}")[rows] for name in keys},
+        """What these rows are made of: `WHOLE`, or `CODES` and the `BASES` that they have; `MEANS`; `shape` int64 [4]."""
+        bases, base = np.unique(np.append(0, self._base[rows] if self.coded else 0), return_inverse=True)
+        out = {
+            "shape": np.asarray([self.width, self.seen, self._coded_at, len(bases)], np.int64),
+            **{name: getattr(self, f"_{name}") for name in MEANS},
+            **{name: getattr(self, f"_{name}")[rows] for name in (CODES if self.coded else WHOLE)},
         }
+        if self.coded:
+            out |= {"base": base[1:].astype(np.int32), **{name: getattr(self, f"_{name}")[bases] for name in BASES}}
+        return out
 
     @classmethod
     def restore(cls, arrays: Mapping[str, NDArray[Any]], n: int) -> Self:
         """The keys that gave these arrays, in rows 0 … n - 1. Raises `ValueError`."""
-        width, seen, coded_at = checked(arrays, WHAT, "shape", np.int64, 3).tolist()
-        if not 0 <= width <= 1 << 20 or coded_at < 0 or seen < max(n, coded_at) or (n and not width):
-            raise ValueError(f"{WHAT} of {n} keys cannot be of shape {(width, seen, coded_at)}.")
+        width, seen, coded_at, bases = checked(arrays, WHAT, "shape", np.int64, 4).tolist()
+        if not 0 <= width <= 1 << 20 or coded_at < 0 or seen < max(n, coded_at) or (n and not width) or not 1 <= bases <= n + 1:
+            raise ValueError(f"{WHAT} of {n} keys cannot be of shape {(width, seen, coded_at, bases)}.")
         keys = cls(width)
         keys.seen, keys._coded_at = seen, coded_at
         if keys.coded:
             keys._mirror = np.empty((len(keys._sum), keys._fine), np.float32)
-        for name in ("sum", "origin", "centre", "mirror"):
+        for name in MEANS:
             held = getattr(keys, f"_{name}")
             setattr(keys, f"_{name}", checked(arrays, WHAT, name, held.dtype, *held.shape).copy())
-        keys.grow(n)
-        for name in ("sketch", "rest", "gain", "length") if keys.coded else ("whole", "length"):
-            held = getattr(keys, f"_{name}")
-            held[:n] = checked(arrays, WHAT, name, held.dtype, n, *held.shape[1:])
-        if keys.coded and not keys._centre.any():
-            keys._recentre(n)  # saved by somebody who did not centre
+        keys.grow(n, bases)
+        held = {name: (getattr(keys, f"_{name}"), n) for name in (CODES if keys.coded else WHOLE)}
+        held |= {name: (getattr(keys, f"_{name}"), bases) for name in (BASES if keys.coded else ())}
+        for name, (array, m) in held.items():
+            array[:m] = checked(arrays, WHAT, name, array.dtype, m, *array.shape[1:])
+        if keys.coded:
+            if keys._base.min(initial=0) < 0 or keys._base.max(initial=0) >= bases:
+                raise ValueError(f"{WHAT} has keys whose base is missing.")
+            keys._uses += np.bincount(keys._base, minlength=len(keys._uses)).astype(np.int32)
+            keys._aim(keys._centre)
+            if not keys._centre.any():
+                keys._recentre(n)  # saved by somebody who did not centre
         return keys
 
     def _padded(self, states: NDArray[Any]) -> Floats:
@@ -161,6 +194,11 @@ class Keys:
             out = product((out[:, order] * signs).reshape(-1, WORD), MIXED).reshape(out.shape)
         return out
 
+    def _sketches(self, turned: Floats) -> Words:
+        """The signs of the first dimensions. Shape [n, words]."""
+        signs = np.packbits(turned[:, : self._sketch.shape[1] * WORD] >= 0, axis=1, bitorder="little")
+        return signs.view(np.uint64)
+
     def _mean(self) -> Floats:
         """What the cosine is to be around."""
         out: Floats = (self._sum / self.seen if self._centred else 0.0 * self._sum).astype(np.float32)
@@ -172,38 +210,45 @@ class Keys:
         self._origin = (self._sum / self.seen).astype(np.float32)
         self._whole = np.empty((0, whole.shape[1]), np.float32)
         self._mirror = mirror(directions(whole - self._origin, self._fine))
-        self._coded_at, self._centre = self.seen, self._mean()
+        self._coded_at = self.seen
+        self._aim(self._mean())
         self.grow(room)
         self._encode(whole, np.arange(used))
 
+    def _aim(self, centre: Floats) -> None:
+        """The cosine is around this centre."""
+        self._centre, self._aside = centre, self._turned((self._origin - centre)[None])[0]
+
     def _encode(self, vectors: Floats, rows: NDArray[np.int64]) -> None:
-        around, places = vectors - self._origin, rows.astype(np.int32)
-        codes.encode(self._turned(around), places, self._fine, self._sketch, self._rest, self._gain)
-        self._length[rows] = np.linalg.norm(around, axis=1)
-        self._move(places, self._origin)
+        turned, places = self._turned(vectors - self._origin), rows.astype(np.int32)
+        bases = (self._base_sketch, self._base_code, self._base_gain, self._uses)
+        held = (self._sketch, self._code, self._gain, self._base, self._length)
+        codes.encode(turned, self._sketches(turned), places, self._fine, FAR, *held, *bases)
+        self._move(places, self._aside, 0.0)
 
     def _recentre(self, used: int) -> None:
         """The mean of all keys so far becomes the centre."""
-        old, self._centre, self._coded_at = self._centre, self._mean(), self.seen
-        self._move(np.arange(used, dtype=np.int32), old)
+        old = self._aside
+        self._coded_at = self.seen
+        self._aim(self._mean())
+        moved = self._aside - old
+        self._move(np.arange(used, dtype=np.int32), moved, float(old @ moved))
 
-    def _move(self, places: Ints, old: Floats) -> None:
-        """Lengths around the `old` centre become lengths around the centre."""
-        moved = old - self._centre
+    def _move(self, places: Ints, moved: Floats, along: float) -> None:
+        """Lengths become those around a centre that lies `moved` (turned) before the one that they are around; `along`: see `recentre`."""
         if moved.any():
-            along = float((self._origin - old) @ moved)
-            turned = self._turned(moved[None])[0]
-            codes.recentre(places, self._sketch, self._rest, self._gain, self._length, turned, self._fine, along)
+            keys = (self._code, self._gain, self._base, self._length, self._base_code, self._base_gain)
+            codes.recentre(places, *keys, moved, self._fine, along)
 
     def _by_code(self, query: Floats, k: int, following: Ints, used: int) -> Neighbours:
         """By sketch, then by codes."""
-        direction = unit(query - self._centre)
-        turned, around = self._turned(np.stack([direction, query - self._origin]))
-        seen = np.packbits(around[: self._sketch.shape[1] * WORD] >= 0, bitorder="little").view(np.uint64)
+        (around,) = self._turned((query - self._centre)[None])
+        direction = unit(around)
+        (seen,) = self._sketches((around - self._aside)[None])
         rows, cosines = np.empty(k, np.int32), np.empty(k, np.float32)
-        keys = (self._sketch, self._rest, self._gain, self._length)
-        shift = float((self._origin - self._centre) @ direction)
-        found = codes.nearest(used, following, *keys, seen, turned, self._fine, shift, CLOSE, self._differing, rows, cosines)
+        keys = (self._sketch, self._code, self._gain, self._base, self._length, self._base_code, self._base_gain)
+        shift = float(self._aside @ direction)
+        found = codes.nearest(used, following, *keys, seen, direction, self._fine, shift, CLOSE, self._differing, rows, cosines)
         return Neighbours(rows[:found].astype(np.int64), cosines[:found])
 
     def _by_all(self, query: Floats, k: int, following: Ints, used: int) -> Neighbours:
