@@ -52,7 +52,7 @@ ones: Any = intrinsic(_ones)
 
 
 @compiled
-def fill(target: Words, values: Words) -> None:
+def fill(target: NDArray[Any], values: NDArray[Any]) -> None:
     """target[:] = values, without the text of an error about shapes, which takes two seconds to compile."""
     for j in range(len(target)):
         target[j] = values[j]
@@ -160,12 +160,12 @@ def encode(
             nearest = free
             fill(base_sketch[free], sketches[i])
             pack_both(vector, fine, base_code[free], base_gain[free])
-        left[:] = vector
+        fill(left, vector)
         unpack_both(base_code[nearest], base_gain[nearest], fine, left)
         whole = square(vector)
         if square(left) >= whole:
             nearest = 0
-            left[:] = vector
+            fill(left, vector)
         pack_both(left, fine, code[at], gain[at])
         unpack_both(code[at], gain[at], fine, left)
         wrong = 0.0
@@ -281,7 +281,8 @@ def nearest(
     while limit < 255 and total + counts[limit] < most:
         total += counts[limit]
         limit += 1
-    query, known = sliced(turned, fine), np.full(len(base_code), np.nan)
+    query, known = sliced(turned, fine), np.empty(len(base_code), np.float64)
+    known[:] = np.nan
     spare = most - total  # places for those that differ in `limit` bits
     k, found = len(rows), 0
     for i in range(used):
@@ -322,7 +323,8 @@ def recentre(
 
     It is that of what is kept: what a code is wrong by then counts nearly the same above and below the line of a cosine near 1.
     """
-    query, known = sliced(moved, fine), np.full(len(base_code), np.nan)
+    query, known = sliced(moved, fine), np.empty(len(base_code), np.float64)
+    known[:] = np.nan
     further = square(moved)
     for i in places:
         beside = product_of_key(i, code, gain, base, base_code, base_gain, query, known) + along
