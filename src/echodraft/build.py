@@ -27,6 +27,9 @@ from echodraft.text.tokenizer import Text
 
 log = logging.getLogger("echodraft")
 
+QUANTIZED = {"int8": 1.0, "int4": 0.625}
+"""What a draft model may be quantised to, and bytes a weight."""
+
 
 def load(
     model: Any = None,
@@ -63,14 +66,14 @@ def load(
                        `decoder.memory.save()` writes; by default it lives as long as the decoder
     draft_model        a second, smaller model for drafters that need one: given as `model` is, or a `Decoder`
     draft_dtype        its dtype
-    draft_quantize     "int8" rounds its weights on a CPU: quicker drafts that are right a little less often; the output stays as it is
+    draft_quantize     "int8" or "int4" rounds its weights on a CPU: quicker drafts that are right less often; the output stays as it is
 
     Raises `UsageError`, `Unsupported` or `EchodraftError`, each with what to do.
     """
     if backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
     check_budget(budget)
-    int8 = is_int8(draft_quantize)
+    check_quantize(draft_quantize)
     if draft_quantize and draft_model is None:
         raise UsageError("There is no draft model to quantise. Name one with --draft-model (draft_model= in Python).")
     if isinstance(memory, str | Path):
@@ -86,16 +89,16 @@ def load(
     else:
         bare = _load_transformers(model, tokenizer, dtype, device, attn, pack, trust_remote_code)
     if draft_model is not None:
-        bare.draft = _load_draft(bare, draft_model, draft_dtype, device, attn, pack, trust_remote_code, int8)
+        bare.draft = _load_draft(bare, draft_model, draft_dtype, device, attn, pack, trust_remote_code, draft_quantize)
     return redraft(bare, drafter, drafter_options, budget, memory)
 
 
 def _load_draft(
-    target: Decoder, model: Any, dtype: str, device: str, attn: str, pack: bool, trust_remote_code: bool, int8: bool
+    target: Decoder, model: Any, dtype: str, device: str, attn: str, pack: bool, trust_remote_code: bool, quantize: str | None
 ) -> Decoder:
     """A plain decoder of the draft model, where the target is."""
     toy = getattr(target.engine.backend, "model", None) is None
-    if (int8 or dtype != "auto") and (isinstance(model, Decoder) or toy):
+    if (quantize or dtype != "auto") and (isinstance(model, Decoder) or toy):
         raise UsageError("This draft model is taken as it is. Leave out --draft-quantize (draft_quantize=) and draft_dtype.")
     if isinstance(model, Decoder):
         return model
@@ -103,26 +106,33 @@ def _load_draft(
         return load(None if model == "toy" else model, backend="toy", drafter="none", budget=0)
     if not isinstance(model, str | Path):
         device = "auto"
-    found = _load_transformers(model, None, dtype, device, attn, pack, trust_remote_code, int8)
+    found = _load_transformers(model, None, dtype, device, attn, pack, trust_remote_code, quantize)
     if found.engine.backend.shape == Shape.NONE:
         raise Unsupported("The draft model keeps a recurrent state, which no rejected draft can be taken out of. Choose another.")
     return found
 
 
-def is_int8(quantize: str | None) -> bool:
-    """Whether a draft model is to be rounded. Raises `UsageError` for what is neither "int8" nor None."""
-    if quantize not in (None, "int8"):
-        raise UsageError(f"A draft model is quantised to 'int8' or not at all, not to '{quantize}'.")
-    return quantize is not None
+def check_quantize(quantize: str | None) -> None:
+    """Raises `UsageError` for what a draft model cannot be quantised to."""
+    if quantize not in (None, *QUANTIZED):
+        raise UsageError(f"A draft model is quantised to {' or '.join(QUANTIZED)} or not at all, not to '{quantize}'.")
 
 
-def plain(model: str | None, dtype: str = "auto", device: str = "auto", int8: bool = False) -> Decoder:
-    """A model without a drafter, to be measured; in int8 as a draft model may be."""
-    return _load_transformers(model, None, dtype, device, "sdpa", True, False, int8)
+def plain(model: str | None, dtype: str = "auto", device: str = "auto", quantize: str | None = None) -> Decoder:
+    """A model without a drafter, to be measured; quantised as a draft model may be. Raises `UsageError`."""
+    check_quantize(quantize)
+    return _load_transformers(model, None, dtype, device, "sdpa", True, False, quantize)
 
 
 def _load_transformers(
-    model: Any, tokenizer: Any, dtype: str, device: str, attn: str, pack: bool, trust_remote_code: bool, int8: bool = False
+    model: Any,
+    tokenizer: Any,
+    dtype: str,
+    device: str,
+    attn: str,
+    pack: bool,
+    trust_remote_code: bool,
+    quantize: str | None = None,
 ) -> Decoder:
     """A plain decoder of a Hugging Face model."""
     from echodraft.backends.transformers_load import eos_ids, load_model, load_tokenizer
@@ -141,7 +151,7 @@ def _load_transformers(
         model = load_model(source, dtype, device, attn, trust_remote_code)
     if isinstance(tokenizer, str | Path) or (tokenizer is None and source is not None):
         tokenizer = load_tokenizer(tokenizer or source or "", trust_remote_code)
-    made, told = make_backend(model, pack, int8=int8)
+    made, told = make_backend(model, pack, quantize=quantize)
     if told:
         log.warning("%s", told)
     gguf = str(source).lower().endswith(".gguf")
@@ -279,8 +289,8 @@ def relative_cost(curve: CostCurve, backend: Backend, own: CostCurve, target: Ba
 def _bytes(backend: Any) -> int:
     if not hasattr(backend, "model"):
         return 1
-    int8 = getattr(backend.packed, "kind", "") == "int8" if hasattr(backend, "packed") else False
-    return sum(p.numel() * (1 if int8 else p.element_size()) for p in backend.model.parameters())
+    size = QUANTIZED.get(getattr(getattr(backend, "packed", None), "kind", ""))
+    return sum(p.numel() * (size or p.element_size()) for p in backend.model.parameters())
 
 
 def check_budget(budget: str | int) -> None:

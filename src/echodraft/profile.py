@@ -17,7 +17,7 @@ class Profile(BaseModel):
     budget          "auto" or a number of nodes
     model           that it was found for, for people; not loaded from here
     draft_model     of a drafter that needs one, and
-    draft_quantize  "int8" or None
+    draft_quantize  "int8", "int4" or None
     found           how, and what it brought
     """
 
@@ -29,7 +29,7 @@ class Profile(BaseModel):
     budget: int | Literal["auto"] = "auto"
     model: str = ""
     draft_model: str | None = None
-    draft_quantize: Literal["int8"] | None = None
+    draft_quantize: Literal["int8", "int4"] | None = None
     found: dict[str, Any] = {}
 
     @property

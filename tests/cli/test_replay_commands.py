@@ -73,7 +73,7 @@ def test_the_tables_tell_counts_depths_and_sources(cli: Cli, suite: Path, folder
     assert "approximate" in shown.err
     fresh = cli("replay", apart / "r", "--no-repeats")
     assert "no repeats" not in fresh.out
-    assert any(" ".join(line.split()).startswith("oilbird auto 2 ") for line in fresh.out.splitlines())
+    assert any(" ".join(line.split()).startswith("≈ oilbird auto 2 ") for line in fresh.out.splitlines())
     assert "×" not in fresh.out
 
 
@@ -215,7 +215,7 @@ def test_an_ablation_prints_its_tables_and_lists_its_settings(cli: Cli, suite: P
     assert "+ 4 phrases from history" in shown.out
     assert "one forward a branch" in shown.out
     told = json.loads(cli("ablate", "oilbird", apart / "r", "--tables", "k", "--budget", 8, "--json").out)
-    assert [row["drafter"] for row in told["tables"]["k"]] == [f"oilbird:k={k}" for k in (1, 2, 4, 8, 16)]
+    assert [row["drafter"] for row in told["tables"]["k"]] == [f"oilbird:host=suffix:k={k}" for k in (1, 2, 4, 8, 16)]
     listed = cli("ablate", "ouroboros", "--tables", "mechanisms", "--list").out
     assert listed.startswith("speculative:gamma=12:top_k=1,ouroboros:")
     for wrong in (("suffix", apart / "r"), ("ouroboros",), ("ouroboros", apart / "r", "--tables", "locality", *model)):

@@ -13,7 +13,7 @@ import tinychat
 from conforming import NEW, RULES, draft_model, sampler, twin
 from echodraft.backends.toy import ToyBackend, ToyTokenizer
 from echodraft.backends.transformers import TransformersBackend
-from echodraft.backends.transformers_int8 import quantize
+from echodraft.backends.transformers_rounded import quantize
 from echodraft.build import make_drafter
 from echodraft.core.accept import Stops
 from echodraft.core.backend import Need

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,8 @@ def told(name: str, ids: Sequence[int], memory: Memory, tenant: str = "") -> lis
 
 def state(drafter: Drafter) -> Iterator[Any]:
     """What a drafter, and those in it, may keep of sessions."""
-    for value in vars(drafter).values():
+    values = list(vars(drafter).values())
+    for value in (*values, *chain.from_iterable(value for value in values if isinstance(value, tuple))):
         if isinstance(value, Drafter):
             yield from state(value)
         elif isinstance(value, DraftEngine):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from dataclasses import replace
+from itertools import accumulate, combinations
+from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echodraft.core.budget import Budget
+from echodraft.core.budget import Adaptive, Budget, Calibration, CostCurve
 from echodraft.core.draft import ANCHOR
 from echodraft.core.fill import Child, fill
 
@@ -53,3 +55,31 @@ def test_no_tree_of_that_size_is_expected_to_bring_more(tree: Tree, nodes: int, 
         if all(allowed[node][1] in (0, *chosen) for node in chosen)
     )
     assert sum(draft.prob) == pytest.approx(best)
+
+
+@given(trees(), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12), st.floats(1.0, 8.0))
+def test_filling_ends_only_where_nothing_more_would_be_scored(tree: Tree, slopes: list[float], rate: float) -> None:
+    cost = tuple(1.0 + float(total) for total in accumulate(slopes, initial=0.0))
+    curve = CostCurve(tuple(range(1, len(cost) + 1)), (cost,))
+    policy = Adaptive(curve, most=8, cap=100.0, credit=100.0, calibration=Calibration(inf), tokens=rate, cost=1.0)
+    (budget,) = policy.plan([8], [0.0])
+
+    def scored(budget: Budget) -> list[float]:  # of equally likely nodes either may be there
+        (draft,) = policy.trim([fill(budget, 0, lambda node: [Child(t, p, "x", t) for t, p in tree[node]])], 0)
+        return sorted(draft.prob.tolist())
+
+    assert scored(budget) == scored(replace(budget, least=()))
+
+
+def test_filling_ends_early_where_rows_are_dear() -> None:
+    """Each node costs half a step and halves the chance of the next: only the first one can pay."""
+    curve = CostCurve((1, 65), ((1.0, 33.0),))
+    (budget,) = Adaptive(curve, calibration=Calibration(inf), tokens=1.0, cost=1.0).plan([64], [0.0])
+    assert len(fill(budget, 0, lambda node: [Child(node + 1, 0.6, "x", node + 1)])) == 1
+    assert len(fill(replace(budget, least=()), 0, lambda node: [Child(node + 1, 0.6, "x", node + 1)])) == 64
+
+
+def test_filling_goes_on_where_one_dear_row_brings_many_cheap_ones() -> None:
+    curve = CostCurve((1, 2, 65), ((1.0, 3.0, 3.0),))
+    (budget,) = Adaptive(curve, calibration=Calibration(inf), tokens=1.0, cost=1.0).plan([64], [0.0])
+    assert len(fill(budget, 0, lambda node: [Child(node + 1, 0.9, "x", node + 1)])) == 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from echodraft.core.budget import CPU_CURVE, Adaptive, Budget, Fixed
 from echodraft.core.draft import EMPTY, Draft
 from echodraft.core.engine import Engine
 from echodraft.core.step import Step
-from echodraft.drafters.oilbird import Oilbird
+from echodraft.drafters.oilbird import Oilbird, merged
 from echodraft.drafters.oilbird_tree import AGREES, PROMPT, REENTERS, Chances, Copies, Fused
 from echodraft.errors import Unsupported, UsageError
 from echodraft.memory import Limits, Memory
 from echodraft.stores.hidden import HiddenStore
 from harness import Scripted, decoded, drive
+from oracle import raw
 
 BODY, END = [40, 41, 42, 43, 44, 45, 46, 47], 50
 
@@ -89,12 +91,12 @@ def test_without_fusion_a_draft_has_one_source() -> None:
 
 
 def test_states_are_asked_for_only_where_they_are_used() -> None:
-    assert {need.value for need in Oilbird().needs} == {"hidden"}
-    assert not Oilbird(semantic=False).needs
+    assert {need.value for need in Oilbird(host="suffix").needs} == {"hidden"}
+    assert not Oilbird(host="suffix", semantic=False).needs
     assert {need.value for need in Oilbird(host="recycling").needs} == {"hidden", "top-k"}
 
 
-@pytest.mark.parametrize("host", ["suffix", "recycling"])
+@pytest.mark.parametrize("host", ["suffix", "recycling", "suffix+recycling"])
 def test_where_there_are_no_hidden_states_the_host_drafts_alone(host: str) -> None:
     drafted = []
     for knobs, offers in (({}, {Need.TOP_K}), ({"semantic": False}, {Need.TOP_K, Need.HIDDEN})):
@@ -112,6 +114,31 @@ def test_a_host_that_needs_hidden_states_is_refused_where_there_are_none() -> No
     backend.offers = frozenset({Need.TOP_K})
     with pytest.raises(Unsupported, match="hidden"):
         Engine(backend, Oilbird(host="toolspec"), Fixed(16))
+
+
+@pytest.mark.parametrize("offers", [(), (Need.TOP_K,), (Need.HIDDEN,)])
+def test_of_several_hosts_those_go_that_need_what_there_is_not(offers: tuple[Need, ...]) -> None:
+    backend = Slots()
+    backend.offers = frozenset(offers)
+    made = Engine(backend, Oilbird(), Fixed(16)).drafter
+    assert isinstance(made, Oilbird)
+    assert [host.name for host in made.hosts] == ["suffix"]
+    assert made.needs == made.needs & backend.offers
+    assert made.semantic == (Need.HIDDEN in offers)
+
+
+def with_chances(tokens: list[int], parents: list[int], prob: list[float]) -> Draft:
+    return replace(raw(tokens, parents), prob=np.asarray(prob))
+
+
+def test_trees_of_several_hosts_are_one_in_which_the_better_claim_of_a_token_counts() -> None:
+    one, other = with_chances([5, 6, 7], [-1, 0, -1], [0.5, 0.1, 0.2]), with_chances([5, 6, 8], [-1, 0, 1], [0.4, 0.3, 0.2])
+    both = merged([one, other])
+    paths = {}
+    for i, (token, parent) in enumerate(zip(both.token.tolist(), both.parent.tolist(), strict=True)):
+        paths[i] = (*(paths[parent] if parent >= 0 else ()), token)
+    assert {paths[i]: both.prob[i] for i in paths} == {(5,): 0.5, (5, 6): 0.3, (5, 6, 8): 0.2, (7,): 0.2}
+    assert merged([one]) is one
 
 
 def test_each_output_token_is_kept_behind_the_state_that_produced_it() -> None:

@@ -6,8 +6,8 @@ import inspect
 from typing import Any
 
 from echodraft.backends.transformers import TransformersBackend, layer_types
-from echodraft.backends.transformers_int8 import quantize
 from echodraft.backends.transformers_linear import pack as pack_linears
+from echodraft.backends.transformers_rounded import quantize as rounded
 from echodraft.backends.transformers_sequential import SequentialBackend
 from echodraft.core.backend import Backend, Shape
 from echodraft.errors import Unsupported
@@ -15,12 +15,12 @@ from echodraft.errors import Unsupported
 TREE_LAYERS = {"full_attention", "sliding_attention"}
 
 
-def make_backend(model: Any, pack: bool = True, chunk: int | None = None, int8: bool = False) -> tuple[Backend, str | None]:
+def make_backend(model: Any, pack: bool = True, chunk: int | None = None, quantize: str | None = None) -> tuple[Backend, str | None]:
     """A backend for a loaded causal language model, and what its user should be told, if anything.
 
-    pack   prepack the linear weights of CPU models where memory allows (`PackedLinears`)
-    chunk  context tokens a forward at most
-    int8   quantise the linear weights: for draft models only
+    pack      prepack the linear weights of CPU models where memory allows (`PackedLinears`)
+    chunk     context tokens a forward at most
+    quantize  "int8" or "int4": round the linear weights, of a draft model only
     Raises `Unsupported` for models that cannot be decoded here at all.
     """
     model = unwrap(model)
@@ -29,10 +29,10 @@ def make_backend(model: Any, pack: bool = True, chunk: int | None = None, int8: 
         raise Unsupported("The model is in training mode, so dropout would change its answers. Call model.eval() first.")
     name = type(model).__name__
     options = {} if chunk is None else {"chunk": chunk}
-    if int8 and shape != Shape.TREE:
+    if quantize and shape != Shape.TREE:
         raise Unsupported(f"{name} {why}: it is not quantised. Leave out --draft-quantize (draft_quantize= in Python).")
-    if int8:
-        return TransformersBackend(model, quantize(model), **options), None
+    if quantize:
+        return TransformersBackend(model, rounded(model, quantize), **options), None
     if shape == Shape.TREE:
         return TransformersBackend(model, pack_linears(model) if pack else None, **options), None
     told = "drafts are chains, without branches" if shape == Shape.CHAIN else "decoding is plain, without drafts"

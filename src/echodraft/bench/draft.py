@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from echodraft.backends.memo import MemoBackend, Sayings
 from echodraft.bench.recording import Recording
 from echodraft.bench.rounding import dtype_of
-from echodraft.build import curve_for, draft_model, identity_of, is_int8, plain
+from echodraft.build import curve_for, draft_model, identity_of, plain
 from echodraft.core.budget import CPU_CURVE, CostCurve
 from echodraft.core.draft_model import DraftModel
 from echodraft.curves import find_curve
@@ -65,7 +65,7 @@ def load_draft(
     """
     if text is None:
         log.warning("The recorded model's tokenizer is not here, so the draft model is taken to have its ids.")
-    draft = plain(name, int8=is_int8(quantize))
+    draft = plain(name, quantize=quantize)
     return remembering(recording, text, draft, quantize, *priced(price, curve_for(draft.name, draft.engine.backend), target))
 
 

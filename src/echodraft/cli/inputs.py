@@ -20,8 +20,8 @@ MemoryLimit = Annotated[list[str] | None, typer.Option("--memory-limit", metavar
 DRAFT = "A smaller model for drafters that need one: folder, .gguf file or hub name."
 DraftModel = Annotated[str | None, typer.Option("--draft-model", metavar="MODEL", help=DRAFT, show_default=False)]
 """The option --draft-model."""
-QUANTIZE = "int8: the draft model's weights in 8 bits on a CPU; the output stays as it is."
-DraftQuantize = Annotated[str | None, typer.Option("--draft-quantize", metavar="int8", help=QUANTIZE, show_default=False)]
+QUANTIZE = "int8 or int4: the draft model's weights in 8 or 4 bits on a CPU; the output stays as it is."
+DraftQuantize = Annotated[str | None, typer.Option("--draft-quantize", metavar="int8|int4", help=QUANTIZE, show_default=False)]
 """The option --draft-quantize."""
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from math import inf
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +21,8 @@ from echodraft.core.draft import ANCHOR, EMPTY, Draft
 from echodraft.core.ledger import Ledger
 
 MOST_NODES = 64
+NEAR = 64
+"""Contexts that lie as close as this cost the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class Budget:
 
     forwards  of a draft model, at most
     floor     a token whose path is less likely does not pay for the forward of the draft model that makes it; 0 where that costs nothing
+    least     the n-th likeliest node is not scored if its path is less likely than least[n - 1], whatever comes behind it; may be shorter
     estimate  what a drafter's claim is worth by counts: (source, its probability of a node given the parent) -> probability
     """
 
@@ -34,6 +39,7 @@ class Budget:
     depth: int
     branching: int = 8
     floor: float = 0.0
+    least: Sequence[float] = ()
     forwards: int = 1 << 30
     estimate: Callable[[str, float], float] = field(default=lambda _, claim: claim, compare=False, repr=False)
 
@@ -220,7 +226,8 @@ class Adaptive:
         self._since += 1
         self._asked, self._read = 0, 0.0
         if not self.draft:
-            return [Budget(self.most, min(room, self.most)) for room in rooms]
+            least = self._least() if len(rooms) == 1 and self.calibration.weight == inf else ()
+            return [Budget(self.most, min(room, self.most), least=least) for room in rooms]
         one = self.draft + float(self._extra(len(rooms), 16, self._context)[16]) / 16
         asked = self._ask(rooms, prices, one) if self._since >= self._wait else set()
         forwards = min(self.most, int(self._purse / one))
@@ -244,6 +251,10 @@ class Adaptive:
                 asked.add(i)
         self._asked = len(asked)
         return asked
+
+    def _least(self) -> list[float]:
+        """How likely the n-th likeliest node must be: from there on it takes rows at the least price that any number of them has."""
+        return [self._rate * price for price in _cheapest(self.curve, self.most, self._context // NEAR * NEAR)]
 
     @property
     def _purse(self) -> float:
@@ -326,3 +337,10 @@ class Adaptive:
         table = self.curve.table(batch * (nodes + 1), context)
         extra: NDArray[np.float64] = table[batch::batch] / table[batch] - 1.0
         return extra
+
+
+@lru_cache(256)
+def _cheapest(curve: CostCurve, most: int, context: int) -> list[float]:
+    """The least that a row costs from each row on: of the n-th to any later one, the mean price of these. In plain steps."""
+    cost = curve.table(most + 1, context)[1:] / curve.table(1, context)[1]
+    return [float(np.min((cost[n:] - cost[n - 1]) / np.arange(1, most + 2 - n))) for n in range(1, most + 1)]

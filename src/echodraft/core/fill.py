@@ -35,6 +35,7 @@ def fill(budget: Budget, root: S, children: Callable[[S], Sequence[Child[S]]]) -
     goes into depth and how much into width is thus no setting: it follows from the probabilities.
     """
     draft = DraftBuilder()
+    least = [*budget.least[: budget.nodes], *[0.0] * (budget.nodes - len(budget.least))]
     heap: list[tuple[float, int, int, int, float, Child[S]]] = []
     turn, node, prob, depth, state = 0, ANCHOR, 1.0, 0, root
     while len(draft) < budget.nodes:
@@ -46,6 +47,8 @@ def fill(budget: Budget, root: S, children: Callable[[S], Sequence[Child[S]]]) -
         if not heap:
             break
         _, _, parent, above, prob, chosen = heappop(heap)
+        if prob < least[len(draft)]:
+            break
         depth, state = above + 1, chosen.state
         node = draft.add(parent, chosen.token, prob, chosen.source)
     return draft.build()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from echodraft.core.backend import Need
 from echodraft.core.budget import MOST_NODES, Budget
-from echodraft.core.draft import Draft
+from echodraft.core.draft import ANCHOR, Draft, DraftBuilder
 from echodraft.core.drafter import Context, Drafter, Words
 from echodraft.core.step import Step
 from echodraft.drafters import drafter_class
@@ -60,23 +60,23 @@ class Known:
 
 
 class Oilbird(Drafter):
-    """Copies from positions where the model was in a similar state, fused with a lexical drafter in one tree.
+    """Copies from positions where the model was in a similar state, fused with lexical drafters in one tree.
 
     Source: Oilbird (Jin et al., August 2026), of which only a summary is public; docs/oilbird.md says what it leaves open and what was
     chosen. The state that produced the anchor is looked up among the states behind all output tokens of the tenant, past and running. A
     neighbour that went on with the anchor too is copied from the token after it; one that said another token there is copied from the
-    same place, behind a value that was new. Tokens on which copies and host agree are paid once. Every node has a chance, learned from
+    same place, behind a value that was new. Tokens on which copies and hosts agree are paid once. Every node has a chance, learned from
     counts: of copies by similarity, kind and depth, then of tokens by what copies and host say of them. The tree is filled best first.
-    Needs: hidden states, and what its host needs; where there are no hidden states the host drafts alone.
+    Needs: hidden states, and what its hosts need; where there are no hidden states those hosts draft alone that need none.
 
-    host       the lexical drafter: suffix, recycling, goose, toolspec and others
+    host       the lexical drafters, "+" between them: suffix, recycling, goose, toolspec and others. The paper has one
     k          neighbours
     depth      tokens copied from each at most
     depth_map  learned, or fixed: how far to copy follows from the similarity alone
     keys       output, or all: also the positions of the request's own prompt, for this request only
     centred    take the mean of all states off before the cosine
-    semantic   false: the host alone in the same filling, to compare with
-    fusion     false: either copies or host, whichever is expected to bring more
+    semantic   false: the hosts alone in the same filling, to compare with
+    fusion     false: either copies or hosts, whichever is expected to bring more
     """
 
     name = "oilbird"
@@ -84,7 +84,7 @@ class Oilbird(Drafter):
 
     def __init__(
         self,
-        host: str = "suffix",
+        host: str = "suffix+toolspec",
         k: int = 8,
         depth: int = MOST_DEPTH,
         depth_map: str = "learned",
@@ -95,8 +95,10 @@ class Oilbird(Drafter):
         memory: Memory | None = None,
         text: Words | None = None,
     ) -> None:
-        if host not in HOSTS:
-            raise unknown_name("host of oilbird", host, HOSTS)
+        names = host.split("+")
+        for name in names:
+            if name not in HOSTS:
+                raise unknown_name("host of oilbird", name, HOSTS)
         for wrong, what in (
             (not 1 <= k <= 64, f"k lies between 1 and 64, not {k}"),
             (not 1 <= depth <= 1024, f"depth lies between 1 and 1024, not {depth}"),
@@ -106,25 +108,33 @@ class Oilbird(Drafter):
             if wrong:
                 raise UsageError(f"oilbird: {what}.")
         self.k, self.depth, self.learned, self.prompts = k, depth, depth_map == "learned", keys == "all"
-        self.centred, self.semantic, self.fusion = centred, semantic, fusion
+        self.centred, self.fusion = centred, fusion
         self.memory = Memory() if memory is None else memory
-        kind = drafter_class(host)
-        parts = {"memory": self.memory, "text": text}
-        self.host: Drafter = kind(**{name: part for name, part in parts.items() if name in inspect.signature(kind).parameters})
-        self.needs = self.host.needs | self.needs if semantic else self.host.needs
-        self.top_k, self.calibrated = self.host.top_k, semantic
+        self.hosts = tuple(_made(drafter_class(name), {"memory": self.memory, "text": text}) for name in names)
+        self.semantic = semantic
+        self._settle()
         self._known: dict[int, Known] = {}
         warm()
 
     def spare(self, missing: frozenset[Need]) -> bool:
-        if missing & self.host.needs:
+        kept = tuple(host for host in self.hosts if not missing & host.needs)
+        if not kept:
             return False
-        self.semantic, self.calibrated, self.needs = False, False, self.host.needs
-        _tell(self.host.name)
+        self.hosts, self.semantic = kept, self.semantic and Need.HIDDEN not in missing
+        self._settle()
+        if not self.semantic:
+            _tell(" and ".join(host.name for host in kept))
         return True
 
+    def _settle(self) -> None:
+        """What follows from the hosts, and from whether there are hidden states."""
+        own = Oilbird.needs if self.semantic else frozenset[Need]()
+        self.needs = own.union(*(host.needs for host in self.hosts))
+        self.top_k, self.calibrated = max(host.top_k for host in self.hosts), self.semantic
+
     def open(self, session: Context) -> None:
-        self.host.open(session)
+        for host in self.hosts:
+            host.open(session)
         store = self.memory.store(session.tenant, HiddenStore, HiddenStore)
         store.centred = self.centred
         self._known[session.id] = Known(store, Chances(store, self.learned), prompt=self._prompt())
@@ -137,7 +147,7 @@ class Oilbird(Drafter):
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
         # The host may say more than fits: what is taken of it is decided here.
         wider = [Budget(max(budget.nodes, MOST_NODES), budget.depth, budget.branching) for budget in budgets]
-        hosts = self.host.propose(sessions, wider)
+        hosts = [merged(drafts) for drafts in zip(*(host.propose(sessions, wider) for host in self.hosts), strict=True)]
         return [self._draft(*each) for each in zip(sessions, budgets, hosts, strict=True)]
 
     def _draft(self, session: Context, budget: Budget, host: Draft) -> Draft:
@@ -160,7 +170,8 @@ class Oilbird(Drafter):
         return found
 
     def observe(self, steps: Sequence[Step]) -> None:
-        self.host.observe(steps)
+        for host in self.hosts:
+            host.observe(steps)
         for step in steps:
             known = self._known[step.session.id]
             if known.tree is not None:
@@ -193,7 +204,8 @@ class Oilbird(Drafter):
             known.growing = False
 
     def rewind(self, session: Context, length: int) -> None:
-        self.host.rewind(session, length)
+        for host in self.hosts:
+            host.rewind(session, length)
         known = self._known[session.id]
         known.state = known.tree = None
         if length < known.read:
@@ -210,7 +222,8 @@ class Oilbird(Drafter):
                 known.outputs.pop()
 
     def close(self, session: Context) -> None:
-        self.host.close(session)
+        for host in self.hosts:
+            host.close(session)
         known = self._known.pop(session.id, None)
         if known is not None:
             self._end(known)
@@ -220,3 +233,20 @@ class Oilbird(Drafter):
 @cache
 def _tell(host: str) -> None:
     log.info("There are no hidden states here, so oilbird drafts as %s alone.", host)
+
+
+def _made(kind: type[Drafter], parts: dict[str, Any]) -> Drafter:
+    """A drafter with those of the `parts` that it takes."""
+    return kind(**{name: part for name, part in parts.items() if name in inspect.signature(kind).parameters})
+
+
+def merged(drafts: Sequence[Draft]) -> Draft:
+    """Trees of several hosts as one: a token at one place is there once, with the better claim."""
+    if len(drafts) == 1:
+        return drafts[0]
+    tree = DraftBuilder()
+    for draft in drafts:
+        node = {ANCHOR: ANCHOR}
+        for i, (parent, token, prob) in enumerate(zip(draft.parent.tolist(), draft.token.tolist(), draft.prob.tolist(), strict=True)):
+            node[i] = tree.add(node[parent], token, prob, draft.source[i])
+    return tree.build()

@@ -1,4 +1,4 @@
-"""A draft model in int8: float32 between its layers where the model allows it, layers that read one tensor as one, and nothing outside."""
+"""A rounded draft model: float32 between its layers where the model allows it, layers that read one tensor as one, and nothing outside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from echodraft.backends.transformers import TransformersBackend
-from echodraft.backends.transformers_int8 import quantize
+from echodraft.backends.transformers_rounded import quantize
 from echodraft.core.backend import Request
 from echodraft.core.draft import Draft
 from models import prompt, tiny
@@ -50,13 +50,14 @@ def test_between_the_layers_it_is_float32_and_what_it_says_is_nearly_what_the_mo
     assert all(p.dtype == torch.bfloat16 for p in model.parameters())
 
 
+@pytest.mark.parametrize("kind", ["int8", "int4"])
 @pytest.mark.parametrize("parent", ["self_attn", "mlp"])
-def test_layers_that_are_multiplied_as_one_give_what_each_gives_alone(parent: str) -> None:
+def test_layers_that_are_multiplied_as_one_give_what_each_gives_alone(parent: str, kind: str) -> None:
     module = getattr(wide("llama").model.layers[0], parent)
     layers = [layer for name, layer in module.named_children() if name in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")]
     x, y = torch.randn(3, 256), torch.randn(2, 256)
     for order in (layers, layers[::-1]):
-        with torch.inference_mode(), quantize(module).active():
+        with torch.inference_mode(), quantize(module, kind).active():
             found = [[layer(each).float() for layer in order] for each in (x, y, x)]
         for each, outs in zip((x, y, x), found, strict=True):
             with torch.inference_mode():
@@ -64,7 +65,7 @@ def test_layers_that_are_multiplied_as_one_give_what_each_gives_alone(parent: st
         for layer in order:
             layer.to(torch.bfloat16)
     if parent == "mlp":  # each also behind a tensor that the other one did not read
-        with torch.inference_mode(), quantize(module).active():
+        with torch.inference_mode(), quantize(module, kind).active():
             outs = [layers[0](x).float(), layers[1](y).float()]
             assert near(outs[0], layers[0](x).float())
             assert outs[1].shape == (2, 512)
@@ -77,3 +78,32 @@ def test_a_model_with_other_parts_keeps_its_own_dtype() -> None:
     served = TransformersBackend(model, quantize(model))
     assert served.dtype == torch.bfloat16
     assert logits(served, prompt(9), Draft.chain(prompt(2))).isfinite().all()
+
+
+def test_int4_is_for_single_rows_and_leaves_more_to_int8() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(512, 256, dtype=torch.bfloat16))
+    one, two = torch.randn(1, 512, dtype=torch.bfloat16), torch.randn(2, 512, dtype=torch.bfloat16)
+
+    def said(x: torch.Tensor, kind: str) -> torch.Tensor:
+        with torch.inference_mode(), quantize(model, kind).active():
+            out: torch.Tensor = model(x)
+        return out
+
+    with torch.inference_mode():
+        plain = model(one)
+    assert said(one, "int4").dtype == plain.dtype
+    assert near(said(one, "int4"), plain, 0.12)
+    assert not near(said(one, "int4"), plain, 0.02)
+    assert near(said(one, "int8"), plain, 0.02)
+    assert torch.equal(said(two, "int4"), said(two, "int8"))
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(512, 200), (400, 256)])
+def test_a_layer_of_a_shape_that_int4_does_not_take_is_in_int8(inputs: int, outputs: int) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(inputs, outputs))
+    x = torch.randn(1, inputs)
+    with torch.inference_mode(), quantize(model, "int4").active():
+        rounded = model(x)
+    with torch.inference_mode():
+        assert near(rounded, model(x), 0.02)

@@ -1,10 +1,13 @@
-"""Linear layers of a draft model in 8 bits. Rounds what it computes: for drafts only, which the target checks.
+"""Linear layers of a draft model in 8 or 4 bits. Rounds what it computes: for drafts only, which the target checks.
 
-PyTorch's dynamic quantisation: weights in int8 with a scale for each output, rows of activations in uint8 with one scale for the whole
-tensor. A row's result so depends on its neighbours, which the target's must not.
+int8: PyTorch's dynamic quantisation: weights with a scale for each output, rows of activations in uint8 with one scale for the whole
+tensor. A row's result so depends on its neighbours, which the target's must not. The kernels take and give float32. A small model spends
+as much on converting to bfloat16 and back as on a layer, so what lies between the layers is float32 too, where the model allows it.
 
-The kernels take and give float32. A small model spends as much on converting to bfloat16 and back as on a layer, so what lies between
-the layers is float32 too, where the model allows it; layers that read the same tensor are multiplied as one.
+int4: PyTorch's kernel for weights in groups of `GROUP`, each with a scale and a middle, for single rows, which cost what is read of the
+weights. It computes each row anew, so more rows are left to int8, and so are layers whose shape it does not take.
+
+Layers that read the same tensor are multiplied as one.
 """
 
 from __future__ import annotations
@@ -21,23 +24,25 @@ from echodraft.errors import Unsupported
 
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers of one module that read the same tensor."""
+GROUP, TILE = 32, 16
+"""Inputs that share a scale in int4, and outputs that its kernel computes at once."""
+SINGLE = 1
+"""Rows for which int4 is quicker."""
 
 
-def quantize(model: nn.Module) -> PackedLinears:
-    """The linear layers of a CPU model in int8. Raises `Unsupported` where PyTorch has no such kernels or no layer suits them."""
+def quantize(model: nn.Module, kind: str = "int8") -> PackedLinears:
+    """The linear layers of a CPU model in int8 or int4. Raises `Unsupported` where PyTorch has no such kernels or no layer suits them."""
     found = suitable(model)
     if not found or torch.backends.quantized.engine not in ("fbgemm", "x86"):
-        raise Unsupported("int8 needs a model with linear layers on an x86 CPU. Leave out --draft-quantize (draft_quantize= in Python).")
-    return Int8Linears(model, found)
+        raise Unsupported(f"{kind} needs a model with linear layers on an x86 CPU. Leave out --draft-quantize (draft_quantize= in Python).")
+    return RoundedLinears(model, found, kind)
 
 
-class Int8Linears(PackedLinears):
-    """Linear layers in int8, used only inside `active()`. Costs a byte a weight beside the model's own."""
+class RoundedLinears(PackedLinears):
+    """Linear layers in int8 or int4, used only inside `active()`. Costs a byte a weight beside the model's own; int4 half a byte more."""
 
-    kind = "int8"
-
-    def __init__(self, model: nn.Module, found: list[nn.Linear]) -> None:
-        self._on = False
+    def __init__(self, model: nn.Module, found: list[nn.Linear], kind: str) -> None:
+        self._on, self.kind = False, kind
         embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding) and "forward" not in vars(module)]
         if embeddings and widens(model, [*found, *embeddings]):
             self.dtype = torch.float32
@@ -45,7 +50,7 @@ class Int8Linears(PackedLinears):
         with torch.inference_mode(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # tensors of quantised dtypes are to go; the kernels have no other entrance yet
             for group in _groups(model, found):
-                layers |= zip(group, _forwards(group, self.dtype or group[0].weight.dtype), strict=True)
+                layers |= zip(group, _forwards(group, self.dtype or group[0].weight.dtype, kind), strict=True)
         if self.dtype is not None:
             layers |= {module: _wide(module) for module in embeddings}
         self._layers = list(layers.items())
@@ -75,12 +80,28 @@ def _groups(model: nn.Module, found: list[nn.Linear]) -> list[list[nn.Linear]]:
     return [*groups, *([layer] for layer in left)]
 
 
-def _forwards(group: Sequence[nn.Linear], dtype: torch.dtype) -> list[Callable[[Tensor], Tensor]]:
-    """A forward for each layer, all of them by one product."""
-    weight = torch.cat([layer.weight.detach().float() for layer in group])
+def _int4(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """x [..., inputs] times a weight [outputs, inputs] in 4 bits."""
+    groups = weight.view(len(weight), -1, GROUP)
+    low, high = groups.amin(dim=-1), groups.amax(dim=-1)
+    scale = ((high - low) / 15.0).clamp(min=1e-12)
+    middle = low + 8.0 * scale
+    codes = ((groups - low[..., None]) / scale[..., None]).round_().clamp_(0, 15).to(torch.int32)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.view(weight.shape), 1)
+    scales = torch.stack([scale, middle], dim=-1).transpose(0, 1).to(torch.bfloat16).contiguous()
+    linear, half = torch.ops.aten._weight_int4pack_mm_for_cpu, torch.bfloat16  # quick in this dtype only
+
+    def whole(x: Tensor) -> Tensor:
+        out: Tensor = linear(x.reshape(-1, x.shape[-1]).to(half), packed, GROUP, scales).to(dtype)
+        return (out if bias is None else out.add_(bias)).view(*x.shape[:-1], -1)
+
+    return whole
+
+
+def _int8(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """x [..., inputs] times a weight [outputs, inputs] in 8 bits."""
     scale = weight.abs().amax(dim=1).clamp(min=1e-12).double() / 127.0
     held = torch.quantize_per_channel(weight, scale, torch.zeros(len(scale), dtype=torch.long), 0, torch.qint8)
-    bias = None if group[0].bias is None else torch.cat([layer.bias.detach().float() for layer in group])
     packed: Any = torch.ops.quantized.linear_prepack(held, bias)
     # Without VNNI instructions sums of 8-bit products overflow 16 bits; 7-bit activations do not.
     narrow = not torch.cpu._is_vnni_supported()
@@ -90,6 +111,18 @@ def _forwards(group: Sequence[nn.Linear], dtype: torch.dtype) -> list[Callable[[
         out: Tensor = linear(x.float().contiguous(), packed, narrow).to(dtype)
         return out
 
+    return whole
+
+
+def _forwards(group: Sequence[nn.Linear], dtype: torch.dtype, kind: str) -> list[Callable[[Tensor], Tensor]]:
+    """A forward for each layer, all of them by one product."""
+    weight = torch.cat([layer.weight.detach().float() for layer in group])
+    bias = None if group[0].bias is None else torch.cat([layer.bias.detach().float() for layer in group])
+    fits = len(weight) % TILE == 0 and weight.shape[1] % GROUP == 0
+    whole = _int8(weight, bias, dtype)
+    if kind == "int4" and fits:
+        single, several = _int4(weight, bias, dtype), whole
+        whole = lambda x: single(x) if x.numel() <= SINGLE * x.shape[-1] else several(x)  # noqa: E731
     if len(group) == 1:
         return [whole]
     sizes = [layer.out_features for layer in group]
