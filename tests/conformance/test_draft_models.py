@@ -21,7 +21,7 @@ from echodraft.core.budget import Adaptive, CostCurve, Fixed
 from echodraft.core.draft_model import DraftModel
 from echodraft.core.engine import Engine
 from echodraft.core.retokenize import OtherIds
-from echodraft.core.sampling import Sampler
+from echodraft.core.sampling import Sampler, pick
 from echodraft.drafters import DRAFTERS, drafter_class
 from echodraft.drafters.none import NoDrafter
 from echodraft.drafters.prompt_lookup import NgramIndex
@@ -99,14 +99,15 @@ def test_whatever_the_draft_model_is_the_output_is_the_targets(name: str, mode: 
 
 @pytest.mark.parametrize("mode", ["greedy", "keyed"])
 @pytest.mark.parametrize("name", ["speculative", "cascade"])
-def test_a_draft_model_that_is_the_target_is_accepted_in_full(name: str, mode: str) -> None:
+@pytest.mark.parametrize(("top_k", "nodes"), [(1, 5), (3, 40)])
+def test_a_draft_model_that_is_the_target_is_accepted_in_full(top_k: int, nodes: int, name: str, mode: str) -> None:
     model = draft_model(ToyBackend())
-    engine = Engine(ToyBackend(), make_drafter(name, {"gamma": 5, "top_k": 1}, {"draft_model": model}), Fixed(5))
+    engine = Engine(ToyBackend(), make_drafter(name, {"gamma": 5, "top_k": top_k}, {"draft_model": model}), Fixed(nodes))
     sessions = [engine.open(ids, Sampler(RULES[mode]), Stops(max_new_tokens=NEW)) for ids in TEXTS]
     steps = drive(engine)
     for session in sessions:
         for step in decoded(steps[session.id]):
-            assert step.verdict.accepted == len(step.draft) == min(5, step.proposed)
+            assert step.verdict.accepted == step.draft.source.count(name) == step.draft.depth.max(initial=0)
         assert len(decoded(steps[session.id])) == -(-(NEW - 1) // 6)
 
 
@@ -129,15 +130,20 @@ def test_a_real_draft_model_serves_a_ragged_batch(mode: str, int8: bool) -> None
         sizes = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}  # int8 is for layers of some size
         same = type(target)(type(target.config)(**(target.config.to_dict() | sizes))).float().eval()
     ids = [prompt(n) for n in (5, 17, 10)]
+    least: list[int] = []
 
-    def outputs(drafter: Any) -> list[list[int]]:
-        engine = Engine(TransformersBackend(target), drafter, Fixed(6))
+    def outputs(drafter: Any, nodes: int = 6) -> list[list[int]]:
+        engine = Engine(TransformersBackend(target), drafter, Fixed(nodes))
         sessions = [engine.open(p, sampler(mode), Stops(max_new_tokens=NEW)) for p in ids]
-        drive(engine)
+        steps = drive(engine)
+        least.append(min(step.verdict.accepted for s in sessions for step in decoded(steps[s.id])[:-1]))
         return [s.output for s in sessions]
 
     inner = TransformersBackend(same, quantize(same) if int8 else None)
     found = outputs(make_drafter("speculative", {}, {"draft_model": draft_model(inner)}))
+    assert found == outputs(make_drafter("speculative", {"gamma": 4}, {"draft_model": draft_model(inner)}), 24)
+    if mode != "torch" and not int8:
+        assert least[-1] >= 4  # a tree is scored in the draft model, and what is right of it stays cached
     assert found == outputs(NoDrafter())
     if mode == "greedy":
         assert found == [generate(target, p, NEW) for p in ids]
@@ -159,7 +165,8 @@ def test_int8_rounds_the_draft_model_and_only_inside_its_forwards() -> None:
 
 
 def test_siblings_are_the_other_candidates_of_the_trunk_and_stay_within_the_budget() -> None:
-    engine = Engine(ToyBackend(), make_drafter("speculative", {"gamma": 4}, {"draft_model": draft_model(ToyBackend(seed=5))}), Fixed(9))
+    model = draft_model(ToyBackend(seed=5))
+    engine = Engine(ToyBackend(), make_drafter("speculative", {"gamma": 4, "width": 0}, {"draft_model": model}), Fixed(9))
     session = engine.open(TEXTS[1], stops=Stops(max_new_tokens=NEW))
     for step in decoded(drive(engine)[session.id]):
         draft = step.draft
@@ -169,6 +176,35 @@ def test_siblings_are_the_other_candidates_of_the_trunk_and_stay_within_the_budg
         assert {int(draft.parent[i]) for i in range(len(draft)) if i not in trunk} <= {-1, *trunk}
         # Siblings end where they are, and are never likelier than the trunk beside them.
         assert set(draft.parent.tolist()) <= {-1, *trunk}
+
+
+@pytest.mark.parametrize("name", ["speculative", "ouroboros"])
+@pytest.mark.parametrize("mode", ["greedy", "keyed"])
+def test_behind_siblings_stands_what_the_draft_model_says_there_for_no_more_forwards(mode: str, name: str) -> None:
+    rule, drafts = RULES[mode], []
+    for width in (0, 3):
+        model = draft_model(ToyBackend(seed=5))
+        engine = Engine(ToyBackend(), make_drafter(name, {"gamma": 5, "width": width}, {"draft_model": model}), Fixed(60))
+        sessions = [engine.open(ids, Sampler(rule), Stops(max_new_tokens=NEW)) for ids in TEXTS]
+        engine.step()
+        texts = [list(session.tokens) for session in sessions]
+        steps = engine.step()
+        drafts.append([step.draft for step in steps])
+        assert model.backend.forwards <= len(sessions) + 4  # type: ignore[attr-defined]
+    longer = 0
+    for text, plain, wide in zip(texts, *drafts, strict=True):
+        sources = wide.source
+        assert sources.count(name) == plain.source.count(name) == 5
+        assert wide.depth.max() <= 5 or name == "ouroboros"
+        paths = [text]
+        for node, (parent, token) in enumerate(zip(wide.parent.tolist(), wide.token.tolist(), strict=True)):
+            paths.append([*paths[parent + 1], token])
+            said = [i for i in np.flatnonzero(wide.parent == node).tolist() if sources[i].startswith(name)]
+            if sources[node] == f"{name}-sibling" and said:
+                likeliest = max(said, key=wide.prob.__getitem__)
+                assert wide.token[likeliest] == pick(ToyBackend(seed=5)._logits(paths[-1]), rule, len(paths[-1]))
+                longer += 1
+    assert longer > 6
 
 
 def test_a_draft_ends_behind_a_token_that_the_draft_model_is_not_sure_of() -> None:
@@ -250,6 +286,7 @@ def test_a_draft_ends_where_one_more_forward_is_not_worth_it() -> None:
     [
         ("speculative", {"gamma": -1}),
         ("speculative", {"top_k": 0}),
+        ("speculative", {"width": -1}),
         ("speculative", {"confidence": 1.5}),
         ("cascade", {"drafter": "speculative"}),
         ("cascade", {"drafter": "nothing"}),

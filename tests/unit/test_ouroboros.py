@@ -344,7 +344,9 @@ def test_the_report_adds_up() -> None:
     assert report["equation_6"] == pytest.approx(report["tokens_per_step"] / (1 + counts.cost / counts.steps))
 
 
-@pytest.mark.parametrize("knobs", [{"gamma": -1}, {"beta": 1}, {"beta": 99}, {"k": -1}, {"guesses": 0}, {"rows": -1}, {"window": 1}])
+@pytest.mark.parametrize(
+    "knobs", [{"gamma": -1}, {"width": -1}, {"beta": 1}, {"beta": 99}, {"k": -1}, {"guesses": 0}, {"rows": -1}, {"window": 1}]
+)
 def test_knobs_that_cannot_be_are_refused_with_the_reason(knobs: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=f"ouroboros: {next(iter(knobs))} "):
         make_drafter("ouroboros", knobs)

@@ -6,18 +6,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from echodraft.core.accept import Stops
-from echodraft.core.backend import Backend
-from echodraft.core.budget import CPU_CURVE, CostCurve, Policy
+import numpy as np
+
+from echodraft.core.accept import Stops, Verdict
+from echodraft.core.backend import Backend, Request, Shape
+from echodraft.core.budget import CPU_CURVE, Budget, CostCurve, Policy
 from echodraft.core.common import common
+from echodraft.core.draft import ANCHOR, Draft
 from echodraft.core.drafter import Context, Drafter
 from echodraft.core.engine import Engine
 from echodraft.core.retokenize import Claim
 from echodraft.core.sampling import Rule, Sampler
 from echodraft.core.scores import Scores
 from echodraft.core.session import Session
-from echodraft.core.step import Step
 from echodraft.errors import EchodraftError
+
+BRINGS = 0.25
+"""Tokens that a branch brings for its path probability, by counts: less than one, since what stands behind it must be right, too, and must
+be scored by the target; and where the draft model is unsure it claims too much."""
 
 
 class Reading(Protocol):
@@ -97,28 +103,39 @@ class Surely(Sampler):
     claims: list[Claim] = field(default_factory=list)
 
     def choose(self, scores: Scores, row: int, prefix: Sequence[int]) -> int:
+        claim = self.claim(scores, row, len(prefix))
+        self.claims.append(claim)
+        return claim[0][0]
+
+    def claim(self, scores: Scores, row: int, position: int) -> Claim:
+        """The candidates for one position."""
         try:
-            claim = scores.best(row, self.rule, len(prefix) + self.shift, self.k)
+            claim = scores.best(row, self.rule, position + self.shift, self.k)
         except EchodraftError:
             claim = [], []
         if not claim[0] or claim[1][0] != claim[1][0]:
-            claim = [0], [0.0]  # NaN, infinity: a draft model may be wrong in any way
-        self.claims.append(claim)
-        return claim[0][0]
+            return [0], [0.0]  # NaN, infinity: a draft model may be wrong in any way
+        return claim
+
+
+Path = tuple[int, ...]
+"""Tokens from the anchor on."""
 
 
 @dataclass(slots=True)
 class Guess:
     """What the draft model says behind a text.
 
-    claims  for each token its candidates (ids, probabilities given the tokens before), the chosen one first
-    cost    this session's share of the forwards, in plain steps of the target
-    steps   the draft model's own steps
+    claims    for each token its candidates (ids, probabilities given the tokens before), the chosen one first
+    beside    the same behind other paths than the one it chose, a path behind those that it goes on from
+    cost      this session's share of the forwards, in plain steps of the target
+    forwards  of the draft model
     """
 
     claims: Sequence[Claim] = ()
+    beside: dict[Path, Claim] = field(default_factory=dict)
     cost: float = 0.0
-    steps: list[Step] = field(default_factory=list)
+    forwards: int = 0
 
     @property
     def tokens(self) -> list[int]:
@@ -128,6 +145,21 @@ class Guess:
     def probs(self) -> list[float]:
         """Of each token given those before."""
         return [probs[0] for _, probs in self.claims]
+
+    @property
+    def said(self) -> dict[Path, Claim]:
+        """Candidates behind every path, parents first."""
+        return {tuple(self.tokens[:i]): claim for i, claim in enumerate(self.claims)} | self.beside
+
+    @property
+    def open(self) -> list[tuple[float, Path]]:
+        """Paths off the chosen one, behind which nothing was said yet, with their probabilities: the likeliest first."""
+        said = self.said
+        prob: dict[Path, float] = {(): 1.0}
+        for path, (ids, probs) in said.items():
+            prob |= {(*path, token): prob[path] * p for token, p in zip(ids, probs, strict=True)}
+        chosen = tuple(self.tokens)
+        return sorted(((p, path) for path, p in prob.items() if path not in said and path != chosen), key=lambda one: -one[0])
 
 
 @dataclass(slots=True)
@@ -151,10 +183,14 @@ class DraftEngine:
     drafter  drafts for the draft model (a cascade): its guesses are accepted by the draft model as the target accepts ours
     policy   of that drafter's drafts
     k        candidates that are noted for every token
+    width    of them, not the chosen ones, behind which each forward goes on at most, where rows are cheap and nodes are left for them;
+             such a forward is not told to `drafter`
     """
 
-    def __init__(self, model: DraftModel, drafter: Drafter, policy: Policy, k: int = 1) -> None:
+    def __init__(self, model: DraftModel, drafter: Drafter, policy: Policy, k: int = 1, width: int = 0) -> None:
         self.model, self.k = model, k
+        tree = model.backend.shape == Shape.TREE and model.reading is None
+        self.width = width if tree else 0
         self.engine = Engine(model.backend, drafter, policy)
         self._followed: dict[int, Followed] = {}
         self._outer: dict[int, Context] = {}  # by the id of the draft model's session
@@ -176,7 +212,9 @@ class DraftEngine:
             return 0.0
         return self.model.price_read(new, length) - self.model.cost
 
-    def guess(self, sessions: Sequence[Context], most: Sequence[int], enough: Callable[[int, Guess], bool]) -> list[Guess]:
+    def guess(
+        self, sessions: Sequence[Context], most: Sequence[int], budgets: Sequence[Budget], enough: Callable[[int, Guess], bool]
+    ) -> list[Guess]:
         """What the draft model says behind every session, at most `most[i]` tokens of session i, fewer near the end of its context.
 
         `enough(i, guess)` is asked after every forward that gave session i tokens: True ends its guess. A guess also ends behind an end
@@ -189,27 +227,90 @@ class DraftEngine:
             if inner is not None:
                 live[inner.id] = i, inner
         while live:
-            steps = self.engine.step([inner for _, inner in live.values()])
-            context = max(len(inner.tokens) for _, inner in live.values())
-            for step in steps:
-                i, inner = live[step.session.id]
-                guess = guesses[i]
-                assert isinstance(inner.sampler, Surely)
-                guess.claims = [*guess.claims, *inner.sampler.claims]
-                inner.sampler.claims.clear()
-                guess.steps.append(step)
-                if step.prefill:
-                    guess.cost += self.model.price_read(step.fed, context)
-                else:
-                    guess.cost += self.model.price(step.batch * (step.fed + len(step.draft)), context) / step.batch
-                if inner.finish is not None or enough(i, guess):
+            going = [(inner, guesses[i]) for i, inner in live.values()]
+            branches = [self._branches(*one, most[i], budgets[i], len(live)) for one, (i, _) in zip(going, live.values(), strict=True)]
+            if any(branches):
+                self._widen(going, branches)
+            else:
+                self._step(going)
+            for i, inner in list(live.values()):
+                if inner.finish is not None or enough(i, guesses[i]):
                     del live[inner.id]
         for session, guess in zip(sessions, guesses, strict=True):
             followed = self._followed[session.id]
             guess.claims = followed.reading.write(session.tokens, guess.claims)
-            if guess.steps:
+            if guess.forwards:
                 followed.seen, followed.guess = len(session.tokens), guess.tokens
         return guesses
+
+    def _step(self, going: Sequence[tuple[Session, Guess]]) -> None:
+        """A forward that says what comes behind every guess."""
+        guesses = {inner.id: guess for inner, guess in going}
+        steps = self.engine.step([inner for inner, _ in going])
+        context = max(len(inner.tokens) for inner, _ in going)
+        for step in steps:
+            guess, sampler = guesses[step.session.id], step.session.sampler
+            assert isinstance(sampler, Surely)
+            guess.claims = [*guess.claims, *sampler.claims]
+            sampler.claims.clear()
+            guess.forwards += 1
+            if step.prefill:
+                guess.cost += self.model.price_read(step.fed, context)
+            else:
+                guess.cost += self.model.price(step.batch * (step.fed + len(step.draft)), context) / step.batch
+
+    def _branches(self, inner: Session, guess: Guess, most: int, budget: Budget, batch: int) -> list[Path]:
+        """The likeliest other paths, as far as what may come behind them pays for the rows that they add to the next forward.
+
+        What they hang from is fed again: the chosen path from where they leave it, and all of the paths themselves.
+        """
+        found: list[Path] = []
+        if not guess.claims or (budget.nodes <= most and not budget.floor):  # all nodes are for the chosen path
+            return found
+        before = self.model.price(batch, len(inner.tokens)) / batch
+        for prob, path in guess.open if self.width else ():
+            if len(found) == self.width or prob <= 0.0:
+                break
+            if len(path) < most and path[-1] not in self.model.eos:
+                rows = 1 + len(_nodes(guess.tokens, [*found, path]))
+                price = self.model.price(batch * rows, len(inner.tokens)) / batch
+                if prob * BRINGS * self.model.cost >= budget.floor * (price - before):
+                    found, before = [*found, path], price
+        return found
+
+    def _widen(self, going: Sequence[tuple[Session, Guess]], branches: Sequence[Sequence[Path]]) -> None:
+        """A forward that says what comes behind every guess, drafted for as ever, and behind the `branches` of each."""
+        engine, backend, context = self.engine, self.model.backend, max(len(inner.tokens) for inner, _ in going)
+        drafts = engine.draft([inner for inner, _ in going])[2]
+        requests, rows = list[Request](), list[dict[Path, int]]()
+        for (inner, guess), paths, draft in zip(going, branches, drafts, strict=True):
+            nodes = _nodes(guess.tokens, [*_paths(tuple(guess.tokens), draft), *paths])
+            rows.append({path: row for row, path in enumerate(nodes, 1)})
+            root = inner.prompt_length + (len(nodes[0]) - 1 if nodes else len(guess.tokens))
+            inner.cached = backend.rewind(inner.slot, min(inner.cached, root - 1))
+            requests.append(Request(inner.slot, inner.tokens[inner.cached : root], _tree(nodes)))
+        most = max(len(request.pending) + len(request.draft) for request in requests)
+        cost = self.model.price(len(going) * most, context) / len(going)
+        scores = backend.score(requests, frozenset())
+        verdicts = []
+        for (inner, guess), paths, row, said in zip(going, branches, rows, scores, strict=True):
+            sampler, text = inner.sampler, inner.prompt_length
+            assert isinstance(sampler, Surely)
+            for path in paths:
+                guess.beside[path] = sampler.claim(said, row[path], text + len(path))
+            chosen, claims = tuple(guess.tokens), list[Claim]()
+            while inner.finish is None and (not claims or chosen in row):
+                claims.append(sampler.claim(said, row.get(chosen, 0), text + len(chosen)))
+                chosen = (*chosen, claims[-1][0][0])
+                inner.tokens.append(chosen[-1])
+                inner.finish = inner.stops.reason(inner.tokens, text)
+            kept = [row[chosen[:n]] - 1 for n in range(1, len(chosen)) if chosen[:n] in row]
+            backend.commit(inner.slot, kept)
+            inner.cached = len(inner.tokens) - 1
+            right = kept[len(kept) - len(claims) + 1 :]
+            verdicts.append(Verdict(tuple(ids[0] for ids, _ in claims), tuple(right), inner.finish))
+            guess.claims, guess.cost, guess.forwards = [*guess.claims, *claims], guess.cost + cost, guess.forwards + 1
+        engine.policy.observe(drafts, verdicts, context)
 
     def _follow(self, session: Context, most: int) -> Session | None:
         """The draft model's session, brought to where the target's is; None where there is no room for a guess."""
@@ -243,3 +344,26 @@ class DraftEngine:
         if followed is not None and followed.inner is not None:
             self.engine.close(followed.inner)
             del self._outer[followed.inner.id]
+
+
+def _nodes(chosen: Sequence[int], branches: Sequence[Path]) -> list[Path]:
+    """The tree of the chosen path and its branches, from where the first of them leaves it: the chosen path first, parents first."""
+    start = min((common(chosen, path) for path in branches), default=len(chosen))
+    paths = (tuple(chosen), *branches)
+    return list(dict.fromkeys(path[:n] for path in paths for n in range(start + 1, len(path) + 1)))
+
+
+def _tree(nodes: Sequence[Path]) -> Draft:
+    """Nodes as a draft to be scored."""
+    at = {path: i for i, path in enumerate(nodes)}
+    tokens = np.asarray([path[-1] for path in nodes], dtype=np.int64)
+    parents = np.asarray([at.get(path[:-1], ANCHOR) for path in nodes], dtype=np.int64)
+    return Draft(tokens, parents, np.ones(len(nodes)), ("",) * len(nodes), np.zeros(len(nodes), dtype=np.bool_))
+
+
+def _paths(root: Path, draft: Draft) -> list[Path]:
+    """The nodes of a draft behind `root`."""
+    paths = {ANCHOR: root}
+    for node, (parent, token) in enumerate(zip(draft.parent.tolist(), draft.token.tolist(), strict=True)):
+        paths[node] = (*paths[parent], token)
+    return list(paths.values())[1:]

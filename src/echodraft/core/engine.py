@@ -127,16 +127,20 @@ class Engine:
         took = perf_counter() - start
         return [_later(step, took / len(steps) + _opening(step.session)) for step in steps]
 
-    def _decode(self, sessions: list[Session]) -> list[Step]:
-        start = perf_counter()
-        context = max(len(s.tokens) for s in sessions)
+    def draft(self, sessions: list[Session]) -> tuple[list[Budget], list[int], list[Draft]]:
+        """What stands behind the sessions' anchors: budgets, how many nodes were proposed, and what of them is worth scoring."""
         rooms = [min(s.room - 1, self.backend.room(s.slot, len(s.tokens))) for s in sessions]
         if self.backend.shape == Shape.NONE:
             rooms = [0] * len(sessions)
         budgets = self.policy.plan(rooms, [self.drafter.price(s) for s in sessions])
         drafts = self._propose(sessions, budgets)
         proposed = [len(draft) for draft in drafts]
-        drafts = self.policy.trim(drafts, context)
+        return budgets, proposed, self.policy.trim(drafts, max(len(s.tokens) for s in sessions))
+
+    def _decode(self, sessions: list[Session]) -> list[Step]:
+        start = perf_counter()
+        context = max(len(s.tokens) for s in sessions)
+        budgets, proposed, drafts = self.draft(sessions)
         proposing = perf_counter() - start
         steps = self._forward(sessions, [s.pending for s in sessions], drafts, proposed, proposing, budgets)
         start = perf_counter()

@@ -35,7 +35,7 @@ class Cascade(Speculative):
         if Need.MODEL in drafter_class(drafter).needs:
             raise UsageError(f"cascade: '{drafter}' needs a draft model of its own. Choose a drafter without one, such as suffix.")
         self.drafter = drafter
-        super().__init__(gamma, top_k, confidence, heuristic, draft_model)
+        super().__init__(gamma, top_k, confidence, heuristic, width=0, draft_model=draft_model)
 
     def under(self, model: DraftModel) -> tuple[Drafter, Policy]:
         made = model.make_drafter(self.drafter)

@@ -76,6 +76,7 @@ class Ouroboros(Drafter):
     output   output becomes phrases as well; the paper takes what its window made of it
     texts    what followed longer ends of the text, in this text and in the tenant's outputs, is guessed as phrases are
     top_k    candidates of the draft model for each token of its draft, the chosen one included; the others become siblings
+    width    siblings behind which each of its forwards also goes on, where rows are cheap and nodes are left; not beside a window
     draft    use the draft model; without one the pool drafts for the target
     """
 
@@ -98,6 +99,7 @@ class Ouroboros(Drafter):
         output: bool = True,
         texts: bool = True,
         top_k: int = 3,
+        width: int = 3,
         draft: bool = True,
         memory: Memory | None = None,
         draft_model: DraftModel | None = None,
@@ -109,6 +111,7 @@ class Ouroboros(Drafter):
             (guesses < 1, f"guesses is a number of phrases from 1 on, not {guesses}"),
             (window < 0 or window == 1, f"window is 0 or a number of columns from 2 on, not {window}"),
             (top_k < 1, f"top_k is 1 (no siblings) or more, not {top_k}"),
+            (width < 0, f"width is a number of siblings from 0 on, not {width}"),
             (rows < 0, f"rows is a number of tokens, or 0 for as many as pay, not {rows}"),
         ):
             if wrong:
@@ -128,7 +131,7 @@ class Ouroboros(Drafter):
             if phrases and same:  # phrases are the target's ids
                 drafter = PhraseWindow(window, beta, guesses, self.memory) if window else Phrases(self._inside)
             policy = Fixed(rows) if rows or not (phrases and same) else draft_model.make_policy(drafter)
-            self.inner = DraftEngine(draft_model, drafter, policy, top_k)
+            self.inner = DraftEngine(draft_model, drafter, policy, top_k, 0 if window else width)
         self.texts = Suffix(memory=self.memory) if texts else None
         self.hosted = self.inner is not None and isinstance(self.inner.engine.drafter, Phrases)
         self.counts = Counts()
@@ -175,6 +178,7 @@ class Ouroboros(Drafter):
         guesses = inner.guess(
             sessions,
             [n + room if n else 0 for n in most],
+            budgets,
             lambda i, guess: len(guess.claims) >= most[i] or self._enough(sessions[i], guess, budgets[i]),
         )
         for guess, n in zip(guesses, most, strict=True):
@@ -187,7 +191,7 @@ class Ouroboros(Drafter):
         It says one token more than it confirms of what is guessed for it, and behind that the guesses go on. Without it the target reads
         the guesses here already. So where they are sure of themselves for long, as in a copy, the draft model is not asked.
         """
-        if not budget.floor or len(guess.steps) >= budget.forwards:
+        if not budget.floor or guess.forwards >= budget.forwards:
             return bool(budget.floor)
         known, likely = self._known[session.id], [budget.estimate(self.name, p) for p in guess.probs]
         if likely:
@@ -217,7 +221,8 @@ class Ouroboros(Drafter):
         claims = [(ids[: self.candidates], probs[: self.candidates]) for ids, probs in guess.claims] if guess is not None else []
         trunk = [ids[0] for ids, _ in claims]
         text = None if texts is None else lambda at: texts.behind(session, [*more, *trunk[:at]], Budget(FREE, FREE))
-        return PhraseTree(known.pool, k, self.beta, claims, self.name, self.ends, self.branch, text)
+        beside = guess.beside if guess is not None else {}
+        return PhraseTree(known.pool, k, self.beta, claims, self.name, self.ends, self.branch, text, beside)
 
     def _lengthened(self, session: Context, guess: Guess, budget: Budget) -> Draft:
         """The draft model's draft with phrases."""

@@ -39,7 +39,7 @@ class Counts:
     def drafted(self, guess: Guess, tree: PhraseTree) -> None:
         self.drafts += 1
         self.draft_tokens += len(guess.tokens)
-        self.draft_forwards += len(guess.steps)
+        self.draft_forwards += guess.forwards
         self.cost += guess.cost
         self.lookups += len(tree.asked)
         self.hits += sum(map(bool, tree.asked.values()))

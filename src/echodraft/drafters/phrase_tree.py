@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from echodraft.core.budget import Budget
 from echodraft.core.draft import ANCHOR, Draft
+from echodraft.core.draft_model import Path
 from echodraft.core.drafter import Context, Drafter
 from echodraft.core.fill import Child, fill
 from echodraft.core.retokenize import Claim
@@ -29,10 +30,11 @@ class Branch(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A node of the tree: its token, how many tokens of the trunk lead to it (or `BESIDE` the trunk), what of guesses goes on here."""
+    """A node of the tree: its token, how many tokens of the trunk lead to it (or `BESIDE` the trunk), its path, guesses that go on here."""
 
     token: int
     at: int
+    path: Path = ()
     going: tuple[Phrase, ...] = ()
     texts: tuple[Branch, ...] = ()
 
@@ -49,6 +51,7 @@ class PhraseTree:
     ends    tokens behind which nothing is looked up
     branch  look up at every node of the trunk, and where a phrase ends; else behind the trunk alone, as published
     text    what texts expect behind so many tokens of the trunk
+    beside  candidates behind other paths than the trunk
     asked   the phrases that were found, by the number of trunk tokens before them
 
     What the trunk's candidates leave open at a node the others share as they claim. Guesses that agree are taken as independent, and
@@ -63,6 +66,7 @@ class PhraseTree:
     ends: frozenset[int] = frozenset()
     branch: bool = False
     text: Callable[[int], Draft] | None = None
+    beside: Mapping[Path, Claim] = field(default_factory=dict)
     asked: dict[int, list[Phrase]] = field(default_factory=dict)
 
     def draft(self, anchor: int, budget: Budget) -> Draft:
@@ -73,15 +77,19 @@ class PhraseTree:
         found: list[Child[Place]] = []
         going, texts = (*place.going, *self._look(place)), (*place.texts, *self._read(place))
         left = 1.0
-        ids, probs = self.claims[place.at] if 0 <= place.at < len(self.claims) else ((), ())
+        trunk = 0 <= place.at < len(self.claims)
+        ids, probs = self.claims[place.at] if trunk else self.beside.get(place.path, ((), ()))
         for rank, (token, prob) in enumerate(zip(ids, probs, strict=True)):
-            source, at = (f"{self.source}-sibling", BESIDE) if rank else (self.source, place.at + 1)
-            found.append(Child(token, prob, source, _behind(token, at, going, texts), first=not rank))
+            first = trunk and not rank
+            source, at = (self.source, place.at + 1) if first else (f"{self.source}-sibling", BESIDE)
+            found.append(Child(token, prob, source, _behind(place, token, at, going, texts), first))
             left -= prob
         guesses = self._guesses(going, texts)
         others = {token: guess for token, guess in guesses.items() if token not in ids}
         share = min(1.0, max(0.0, left) / sum(chance for chance, _ in others.values())) if others else 0.0
-        found += [Child(token, chance * share, source, _behind(token, BESIDE, going, texts)) for token, (chance, source) in others.items()]
+        found += [
+            Child(token, chance * share, source, _behind(place, token, BESIDE, going, texts)) for token, (chance, source) in others.items()
+        ]
         return sorted(found, key=lambda child: (not child.first, -child.prob))
 
     def _guesses(self, going: Sequence[Phrase], texts: Sequence[Branch]) -> dict[int, tuple[float, str]]:
@@ -128,11 +136,11 @@ def branches(draft: Draft) -> Branch:
     return Branch(children, ANCHOR)
 
 
-def _behind(token: int, at: int, going: Sequence[Phrase], texts: Sequence[Branch]) -> Place:
-    """The place behind a token, with what is left of the guesses that have it."""
+def _behind(place: Place, token: int, at: int, going: Sequence[Phrase], texts: Sequence[Branch]) -> Place:
+    """The place behind a token that stands behind `place`, with what is left of the guesses that have it."""
     phrases = tuple(Phrase(p.tokens[1:], p.chance) for p in going if p.tokens[0] == token and len(p.tokens) > 1)
     nodes = ((branch, node) for branch in texts for said, node, _ in branch.children.get(branch.node, ()) if said == token)
-    return Place(token, at, phrases, tuple(branch._replace(node=node) for branch, node in nodes))
+    return Place(token, at, (*place.path, token), phrases, tuple(branch._replace(node=node) for branch, node in nodes))
 
 
 def expected(draft: Draft, estimate: Callable[[str, float], float], most: int) -> float:

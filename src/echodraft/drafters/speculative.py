@@ -8,9 +8,10 @@ from math import prod
 
 from echodraft.core.backend import Need
 from echodraft.core.budget import Budget, Fixed, Policy
-from echodraft.core.draft import ANCHOR, EMPTY, Draft, DraftBuilder
-from echodraft.core.draft_model import DraftEngine, DraftModel, Guess
+from echodraft.core.draft import EMPTY, Draft
+from echodraft.core.draft_model import DraftEngine, DraftModel, Guess, Path
 from echodraft.core.drafter import Context, Drafter
+from echodraft.core.fill import Child, fill
 from echodraft.core.step import Step
 from echodraft.drafters.none import NoDrafter
 from echodraft.errors import UsageError
@@ -38,6 +39,8 @@ class Speculative(Drafter):
     gamma       tokens along the draft at most; 0 leaves it to the budget
     top_k       candidates for each token: the second best and so on become siblings that end there, the likeliest first; 1 is a chain
     confidence  end the draft behind a token that the draft model gives less than this; 0.4 in Hugging Face's assisted generation
+    width       siblings behind which each forward of the draft model also goes on, where rows are cheap and nodes are left;
+                0 = they all end where they are
     heuristic   two tokens more after a draft that was accepted in full, one less otherwise, from gamma (or 5) on: Hugging Face's older rule
     """
 
@@ -50,11 +53,13 @@ class Speculative(Drafter):
         top_k: int = 3,
         confidence: float = 0.0,
         heuristic: bool = False,
+        width: int = 3,
         draft_model: DraftModel | None = None,
     ) -> None:
         for wrong, what in (
             (gamma < 0, f"gamma is a number of tokens, or 0 for as many as pay, not {gamma}"),
             (top_k < 1, f"top_k is 1 (a chain) or more, not {top_k}"),
+            (width < 0, f"width is a number of siblings from 0 on, not {width}"),
             (not 0.0 <= confidence <= 1.0, f"confidence lies between 0 and 1, not {confidence}"),
         ):
             if wrong:
@@ -63,7 +68,7 @@ class Speculative(Drafter):
         self.inner: DraftEngine | None = None
         if draft_model is not None:
             self.cost = draft_model.cost
-            self.inner = DraftEngine(draft_model, *self.under(draft_model), top_k)
+            self.inner = DraftEngine(draft_model, *self.under(draft_model), top_k, width)
         self._known: dict[int, Known] = {}
         self._next = 0.8  # how likely the next token of a draft is, given those before: a running mean
 
@@ -81,7 +86,7 @@ class Speculative(Drafter):
         if self.inner is None:
             return [EMPTY] * len(sessions)
         most = [self._most(session, budget) for session, budget in zip(sessions, budgets, strict=True)]
-        guesses = self.inner.guess(sessions, most, lambda i, guess: self._enough(guess, budgets[i]))
+        guesses = self.inner.guess(sessions, most, budgets, lambda i, guess: self._enough(guess, budgets[i]))
         for session, guess in zip(sessions, guesses, strict=True):
             self._known[session.id].drafted = len(guess.claims)
         return [self._tree(guess, n, budget) for guess, n, budget in zip(guesses, most, budgets, strict=True)]
@@ -98,16 +103,18 @@ class Speculative(Drafter):
 
     def _tree(self, guess: Guess, most: int, budget: Budget) -> Draft:
         """The guess as a trunk, and beside it the likeliest of what else the draft model held possible."""
-        draft, node, path = DraftBuilder(), ANCHOR, 1.0
-        beside: list[tuple[float, int, int]] = []  # path probability, parent, token
-        for ids, probs in guess.claims[:most]:
-            beside += [(path * p, node, t) for t, p in zip(ids[1 : budget.branching], probs[1 : budget.branching], strict=True)]
-            path *= probs[0]
-            node = draft.add(node, ids[0], path, self.name)
-        beside.sort(key=lambda one: -one[0])
-        for p, parent, token in beside[: budget.nodes - len(draft)]:
-            draft.add(parent, token, p, f"{self.name}-sibling")
-        return replace(draft.build(), cost=guess.cost)
+        guess.claims = guess.claims[:most]
+        trunk, said = tuple(guess.tokens), guess.said
+
+        def children(path: Path) -> list[Child[Path]]:
+            found: list[Child[Path]] = []
+            for token, prob in zip(*said.get(path, ((), ())), strict=True):
+                behind = (*path, token)
+                chosen = behind == trunk[: len(behind)]
+                found.append(Child(token, prob, self.name if chosen else f"{self.name}-sibling", behind, chosen))
+            return found
+
+        return replace(fill(budget, tuple[int, ...](), children), cost=guess.cost)
 
     def observe(self, steps: Sequence[Step]) -> None:
         for step in steps:
