@@ -4,7 +4,7 @@ int8: PyTorch's dynamic quantisation: weights with a scale for each output, rows
 tensor. A row's result so depends on its neighbours, which the target's must not. The kernels take and give float32. A small model spends
 as much on converting to bfloat16 and back as on a layer, so what lies between the layers is float32 too, where the model allows it.
 
-int4: PyTorch's kernel for weights in groups of `GROUP`, each with a scale and a middle, for single rows, which cost what is read of the
+int4: PyTorch's kernel for weights in groups of `GROUP`, each with a scale and a middle, for one or two rows, which cost what is read of the
 weights. It computes each row anew, so more rows are left to int8, and so are layers whose shape it does not take.
 
 Layers that read the same tensor are multiplied as one.
@@ -26,7 +26,7 @@ TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers of one module that read the same tensor."""
 GROUP, TILE = 32, 16
 """Inputs that share a scale in int4, and outputs that its kernel computes at once."""
-SINGLE = 1
+FEW = 2
 """Rows for which int4 is quicker."""
 
 
@@ -121,8 +121,8 @@ def _forwards(group: Sequence[nn.Linear], dtype: torch.dtype, kind: str) -> list
     fits = len(weight) % TILE == 0 and weight.shape[1] % GROUP == 0
     whole = _int8(weight, bias, dtype)
     if kind == "int4" and fits:
-        single, several = _int4(weight, bias, dtype), whole
-        whole = lambda x: single(x) if x.numel() <= SINGLE * x.shape[-1] else several(x)  # noqa: E731
+        few, many = _int4(weight, bias, dtype), whole
+        whole = lambda x: few(x) if x.numel() <= FEW * x.shape[-1] else many(x)  # noqa: E731
     if len(group) == 1:
         return [whole]
     sizes = [layer.out_features for layer in group]
