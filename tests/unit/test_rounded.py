@@ -54,6 +54,7 @@ def test_between_the_layers_it_is_float32_and_what_it_says_is_nearly_what_the_mo
 @pytest.mark.parametrize("parent", ["self_attn", "mlp"])
 def test_layers_that_are_multiplied_as_one_give_what_each_gives_alone(parent: str, kind: str) -> None:
     module = getattr(wide("llama").model.layers[0], parent)
+    within = {"int8": 0.05, "int4": 0.12}[kind]
     layers = [layer for name, layer in module.named_children() if name in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")]
     x, y = torch.randn(3, 256), torch.randn(2, 256)
     for order in (layers, layers[::-1]):
@@ -61,15 +62,15 @@ def test_layers_that_are_multiplied_as_one_give_what_each_gives_alone(parent: st
             found = [[layer(each).float() for layer in order] for each in (x, y, x)]
         for each, outs in zip((x, y, x), found, strict=True):
             with torch.inference_mode():
-                assert all(near(out, layer.float()(each)) for out, layer in zip(outs, order, strict=True))
+                assert all(near(out, layer.float()(each), within) for out, layer in zip(outs, order, strict=True))
         for layer in order:
             layer.to(torch.bfloat16)
     if parent == "mlp":  # each also behind a tensor that the other one did not read
         with torch.inference_mode(), quantize(module, kind).active():
             outs = [layers[0](x).float(), layers[1](y).float()]
-            assert near(outs[0], layers[0](x).float())
+            assert near(outs[0], layers[0](x).float(), within)
             assert outs[1].shape == (2, 512)
-            assert near(outs[1], layers[1](y).float())
+            assert near(outs[1], layers[1](y).float(), within)
 
 
 def test_a_model_with_other_parts_keeps_its_own_dtype() -> None:
