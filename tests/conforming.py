@@ -17,7 +17,7 @@ from echodraft.backends.toy import ToyBackend
 from echodraft.backends.transformers_sampling import TorchSampler
 from echodraft.build import make_drafter
 from echodraft.core.accept import Stops
-from echodraft.core.budget import MOST_NODES, Fixed
+from echodraft.core.budget import GPU_CURVE, MOST_NODES, Fixed
 from echodraft.core.draft_model import DraftModel
 from echodraft.core.engine import Engine
 from echodraft.core.sampling import Rule, Sampler
@@ -62,8 +62,8 @@ def corpus(texts: tuple[tuple[int, ...], ...]) -> str:
 
 
 def draft_model(backend: Any, **how: Any) -> DraftModel:
-    """A draft model as `build` makes it."""
-    return DraftModel(backend, lambda name: make_drafter(name, {}), lambda _: Fixed(4), **how)
+    """A draft model as `build` makes it. Its rows are cheap, so that it drafts branches as well."""
+    return DraftModel(backend, lambda name: make_drafter(name, {}), lambda _: Fixed(4), **({"curve": GPU_CURVE} | how))
 
 
 def twin(backend: Any) -> Any:

@@ -216,7 +216,9 @@ def test_a_draft_model_in_int8_has_a_curve_of_its_own(cli: Cli, folder: Path) ->
         return
     assert json.loads(own.out)["file"] != json.loads(int8.out)["file"]
     assert "-int8-" in json.loads(int8.out)["file"]
-    assert cli("cost", "-m", folder, "--quantize", "int4").code == 2
+    wrong = cli("cost", "-m", folder, "--contexts", "20", "--quantize", "int3")
+    assert wrong.code == 2
+    assert "int8 or int4" in wrong.err
 
 
 def test_a_measurement_tells_counts_depths_phases_sources_and_text(toy: Cli, suite: Path, tmp_path: Path) -> None:
@@ -238,6 +240,33 @@ def test_a_measurement_tells_counts_depths_phases_sources_and_text(toy: Cli, sui
         assert row["peak_memory"] > 1 << 20
     assert {row["prompt_tokens"] for row in rows} == {len(prompt) for prompt in PROMPTS}
     assert [row["accepted"] > 30 for row in rows if row["method"] == "suffix"][3]  # it had said all of that before
+
+
+def test_sampled_answers_are_those_of_the_seed_whatever_drafts(toy: Cli, suite: Path, tmp_path: Path) -> None:
+    with suite.open("a") as file:
+        file.write(json.dumps({"id": "again", "prompt": PROMPTS[1]}) + "\n")
+    said: dict[str, dict[str, list[int]]] = {}
+    for out, flags in (
+        ("greedy", ()),
+        ("one", ("-t", 0.9, "--seed", 1)),
+        ("two", ("-t", 0.9, "--seed", 2)),
+        ("few", ("-t", 0.9, "--top-p", 0.01)),
+    ):
+        done = toy("--out", tmp_path / out, "--drafters", "suffix", *flags, "--json")
+        assert done.code == 0, done.err
+        rows = [json.loads(line) for line in (tmp_path / out / "measurements.jsonl").read_text().splitlines()]
+        said[out] = {row["item"]: row["ids"] for row in rows if row["method"] == "none"}
+        assert said[out] == {row["item"]: row["ids"] for row in rows if row["method"] == "suffix"}
+        assert sum(row["accepted"] for row in rows) > 30
+    assert said["few"] == said["greedy"]  # only the best is in so small a share
+    assert len({str(said[out]) for out in ("greedy", "one", "two")}) == 3
+    assert json.loads(done.out)["settings"]["decoding"] == {"temperature": 0.9, "top_p": 0.01, "seed": 0}
+
+
+def test_peers_do_not_sample(cli: Cli, folder: Path, suite: Path) -> None:
+    done = cli("bench", "-m", folder, "--suite", suite, "-t", "0.5", "--peers", "hf")
+    assert done.code == 2
+    assert "noise of their own" in done.err
 
 
 def test_measurements_of_older_runs_are_still_read(tmp_path: Path) -> None:

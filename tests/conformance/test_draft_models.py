@@ -77,11 +77,12 @@ def alone(backend: Any, ids: list[int], mode: str, n: int = NEW) -> list[int]:
 
 @pytest.mark.parametrize("kind", DRAFT_MODELS)
 @pytest.mark.parametrize("mode", ["greedy", "keyed"])
+@pytest.mark.parametrize("nodes", [9, 30])
 @pytest.mark.parametrize("name", WITH_MODEL)
-def test_whatever_the_draft_model_is_the_output_is_the_targets(name: str, mode: str, kind: str) -> None:
-    """A ragged batch, one session of which goes back and on."""
+def test_whatever_the_draft_model_is_the_output_is_the_targets(name: str, nodes: int, mode: str, kind: str) -> None:
+    """A ragged batch, one session of which goes back and on. More nodes than tokens along a draft leave some for branches."""
     backend = ToyBackend()
-    engine = Engine(backend, make_drafter(name, {}, {"draft_model": DRAFT_MODELS[kind]()}), Fixed(9))
+    engine = Engine(backend, make_drafter(name, {"gamma": min(4, nodes)}, {"draft_model": DRAFT_MODELS[kind]()}), Fixed(nodes))
     sessions = [engine.open(ids, Sampler(RULES[mode]), Stops(max_new_tokens=NEW)) for ids in TEXTS]
     engine.step()
     engine.step()
@@ -252,7 +253,7 @@ def test_a_draft_model_that_is_always_wrong_costs_at_most_two_percent() -> None:
     wrong = [(token + 1) % 97 for token in RANDOM]
     model = draft_model(stream(wrong), cost=0.3)
     steps, _ = adaptive(stream(RANDOM), model, 1500)
-    assert 0.3 * model.backend.forwards <= 0.02 * len(steps) + 1.0  # type: ignore[attr-defined]
+    assert sum(step.draft.cost for step in steps) <= 0.02 * len(steps) + 1.0
     assert any(step.proposed for step in steps)
 
 

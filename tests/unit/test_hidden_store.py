@@ -254,11 +254,14 @@ def test_a_damaged_file_is_refused(what: str) -> None:
         HiddenStore.restore({name: array for name, array in arrays.items() if array is not None})
 
 
-@pytest.mark.parametrize("base", [-1, 1 << 20])
-def test_a_damaged_file_of_codes_is_refused(base: int) -> None:
+@pytest.mark.parametrize(("name", "value"), [("base", -1), ("base", 1 << 20), ("base_gain", 1.0), ("base_code", None), ("shape", 5)])
+def test_a_damaged_file_of_codes_is_refused(name: str, value: float | None) -> None:
     arrays: dict[str, Any] = filled(alike(EXACT + 100)).arrays()
     HiddenStore.restore(arrays)
-    arrays["base"][3] = base
+    if value is None:
+        arrays[name] = arrays[name][1:]
+    else:
+        arrays[name][-1 if name == "shape" else 0] = value
     with pytest.raises(ValueError, match="hidden store"):
         HiddenStore.restore(arrays)
 
@@ -338,6 +341,31 @@ def test_places_of_bases_are_free_again_when_the_keys_that_had_them_are_gone(mon
         store.append(seq, range(1000), close(1000, seed=seed))
         store.end(seq, 2.0)
     assert len(store.arrays()["base_code"]) > 60
+
+
+def test_every_base_knows_how_many_keys_lean_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("EXACT", 60), ("FIRST", 8), ("SHARE", 10)):
+        monkeypatch.setattr(hidden_keys, name, value)
+    random, keys, store = np.random.default_rng(5), close(4000, seed=4), HiddenStore()
+    held: dict[int, int] = {store.begin(): 0}
+    for i in range(200):
+        seq = int(random.choice(list(held)))
+        act = random.integers(5)
+        if act == 0:
+            held[store.begin()] = 0
+        elif act == 1 and held[seq] > 3:
+            held[seq] = int(random.integers(1, held[seq]))
+            store.cut(seq, held[seq])
+        elif act == 2 and len(held) > 6:
+            store.remove(seq)
+            del held[seq]
+        else:
+            store.append(seq, range(20), keys[20 * i : 20 * i + 20])
+            held[seq] += 20
+        if store.coded:
+            assert np.bincount(store._keys._base, minlength=len(store._keys._uses))[1:].tolist() == store._keys._uses[1:].tolist()
+    assert store.coded
+    assert (store._keys._uses > 0).sum() > 4
 
 
 def test_a_large_store_that_is_not_centred_has_the_cosines_around_nothing() -> None:

@@ -254,6 +254,7 @@ def test_the_fixed_map_copies_further_from_nearer_neighbours_whatever_came() -> 
     [
         ({"host": "sufix"}, "suffix"),
         ({"host": "oilbird"}, "host of oilbird"),
+        ({"host": "suffix+suffix"}, "once"),
         ({"k": 0}, "k lies between 1 and 64"),
         ({"depth": 0}, "depth lies"),
         ({"depth_map": "guessed"}, "learned or fixed"),

@@ -98,6 +98,15 @@ def test_int4_is_for_one_or_two_rows_and_leaves_more_to_int8() -> None:
     assert not near(said(one, "int4"), plain, 0.02)
     assert near(said(one, "int8"), plain, 0.02)
     assert torch.equal(said(more, "int4"), said(more, "int8"))
+    assert not torch.equal(said(more[:2], "int4"), said(more[:2], "int8"))
+
+
+def test_rows_that_do_not_lie_side_by_side_are_served() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(512, 256, dtype=torch.bfloat16))
+    x = torch.randn(2, 3, 512, dtype=torch.bfloat16)
+    for kind in ("int8", "int4"):
+        with torch.inference_mode(), quantize(model, kind).active():
+            assert near(model(x[:, -1:]), model(x[:, -1:].contiguous()), 0.02)
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(512, 200), (400, 256)])

@@ -92,7 +92,7 @@ def _int4(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Callable[[
     linear, half = torch.ops.aten._weight_int4pack_mm_for_cpu, torch.bfloat16  # quick in this dtype only
 
     def whole(x: Tensor) -> Tensor:
-        out: Tensor = linear(x.reshape(-1, x.shape[-1]).to(half), packed, GROUP, scales).to(dtype)
+        out: Tensor = linear(x.reshape(-1, x.shape[-1]).to(half).contiguous(), packed, GROUP, scales).to(dtype)
         return (out if bias is None else out.add_(bias)).view(*x.shape[:-1], -1)
 
     return whole

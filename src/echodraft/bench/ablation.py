@@ -90,9 +90,7 @@ TABLES: dict[str, dict[str, tuple[Setting, ...]]] = {
         ),
         "k": sweep("k", (1, 2, 4, 8, 16), "oilbird:host=suffix"),
         "depth": sweep("depth", (4, 8, 16, 32), "oilbird:host=suffix"),
-        "hosts": tuple(
-            Setting(host, f"oilbird:host=suffix:host={host}") for host in ("suffix", "prompt-lookup", "toolspec", "recycling", "goose")
-        ),
+        "hosts": tuple(Setting(host, f"oilbird:host={host}") for host in HOSTS),
     },
 }
 

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -90,11 +90,20 @@ class Remembering:
 class Drafted:
     """A drafter of ours over the model of `base`, with a memory of its own.
 
-    `budget` is a knob of the engine: "name:budget=8" overrides it for one. `trace` gets the steps of every measured answer.
+    `budget` is a knob of the engine: "name:budget=8" overrides it for one. `trace` gets the steps of every measured answer. `sampling`:
+    what `Decoder.stream` takes for it.
     """
 
-    def __init__(self, base: Decoder, text: str, budget: str | int, remembering: Remembering, trace: Trace | None = None) -> None:
-        self.base, self.remembering, self.trace, self.method = base, remembering, trace, text
+    def __init__(
+        self,
+        base: Decoder,
+        text: str,
+        budget: str | int,
+        remembering: Remembering,
+        trace: Trace | None = None,
+        sampling: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.base, self.remembering, self.trace, self.method, self.sampling = base, remembering, trace, text, sampling or {}
         self.name, self.knobs = parse(text)
         self.budget = self.knobs.pop("budget", budget) if self.name != "none" else 0
         self._files = re.sub(r"[^a-z0-9.=-]+", "-", text.lower())
@@ -139,13 +148,13 @@ class Drafted:
             restore(self.decoder.engine.policy, json.loads(self._learned.read_text(encoding="utf-8")))
 
     def warm_up(self, ids: list[int], most: int) -> None:
-        self._make(Memory()).generate(ids, max_new_tokens=most)
+        self._make(Memory()).generate(ids, max_new_tokens=most, **self.sampling)
 
     def answer(self, item: Item, most: int) -> Answer:
         tenant = self.remembering.tenant
         if self.trace is not None:
             self.decoder.watchers = [self.trace.watch(self.decoder.text, self.method, item.id)]
-        with self.decoder.stream(item.ids, max_new_tokens=most, stop=item.stop, tenant=tenant) as stream:
+        with self.decoder.stream(item.ids, max_new_tokens=most, stop=item.stop, tenant=tenant, **self.sampling) as stream:
             pieces = list(stream)
         result, report = stream.result, self.decoder.engine.drafter.report()
         if not self.remembering.carry:

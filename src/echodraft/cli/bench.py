@@ -40,6 +40,9 @@ def command(
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Rounds over the suite; times are medians.")] = 1,
     budget: Annotated[str, typer.Option("--budget", metavar="auto|N", help="Draft where it pays, or N nodes each step.")] = "auto",
     max_new_tokens: Annotated[int | None, typer.Option("--max-new-tokens", "-n", min=1, help=LENGTH, show_default=False)] = None,
+    temperature: Annotated[float, typer.Option("--temperature", "-t", help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option("--top-p", help="Sample among the best with this much probability.")] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", help="Of the sampling.")] = 0,
     dtype: Annotated[str, typer.Option("--dtype", help="auto (the model's own), float32, bfloat16, float16.")] = "auto",
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:0, …")] = "auto",
     backend: Annotated[str, typer.Option("--backend", help="transformers, or toy (no weights).")] = "transformers",
@@ -54,7 +57,8 @@ def command(
 ) -> None:
     """Example: echodraft bench -m path/to/model --suite humaneval.jsonl --limit 10 --peers hf,hf-pld
 
-    Measure drafters against plain decoding of the same engine (drafter none, always included), greedily, interleaved prompt by prompt.
+    Measure drafters against plain decoding of the same engine (drafter none, always included), interleaved prompt by prompt. Greedily, or
+    with -t by noise of the seed and the position, so that drafts change no token there either.
 
     What is done survives a kill: give --out, and --resume to go on. A finished folder is never changed. Compare two: echodraft compare.
     """
@@ -73,6 +77,11 @@ def command(
         raise UsageError(f"--by is 'category' or left out, not '{by}'.")
     names = list(dict.fromkeys([BASELINE, *_names(drafters)]))
     others = _names(peers)
+    sampling: dict[str, Any] = {}
+    if temperature:
+        sampling = {"temperature": temperature, "top_p": top_p, "seed": seed}
+        if others:
+            raise UsageError("Peers draw with noise of their own, so their answers cannot be compared. Leave out --peers or --temperature.")
     start = None if memory in ("carry", "cold") else Path(memory)
     if start is not None and not start.is_dir():
         raise UsageError(f"--memory is carry, cold or a folder, and there is no folder '{memory}'.")
@@ -105,10 +114,10 @@ def command(
         "peers": others,
         "draft_model": draft_model and Path(draft_model).name,
         "draft_quantize": draft_quantize,
-        "decoding": "greedy",
+        "decoding": sampling or "greedy",
     }
     remembering = Remembering(memory != "cold", start, out / "memory" if out is not None else None, limits, tenant)
-    methods: dict[str, Method] = {name: Drafted(base, name, read_budget(budget), remembering, sink) for name in names}
+    methods: dict[str, Method] = {name: Drafted(base, name, read_budget(budget), remembering, sink, sampling) for name in names}
     methods |= {name: Peer(base, name) for name in others}
     record = Run(out, manifest(settings), resume)
     if sink is not None:
@@ -129,8 +138,8 @@ def command(
             method.close()
         if sink is not None:
             sink.close()
-    # Who interrupts does not want to wait for more forwards.
-    prompts = {} if interrupted else {item.id: prompt_of(item, base, record) for item in items}
+    # Who interrupts does not want to wait for more forwards; where noise decides, too, logits tell nothing.
+    prompts = {} if interrupted or sampling else {item.id: prompt_of(item, base, record) for item in items}
     summary = summarise(record.done, find_differences(base, record.done, prompts))
     record.finish(summary, complete=not interrupted)
     if too_long:

@@ -31,7 +31,8 @@ class Budget:
 
     forwards  of a draft model, at most
     floor     a token whose path is less likely does not pay for the forward of the draft model that makes it; 0 where that costs nothing
-    least     the n-th likeliest node is not scored if its path is less likely than least[n - 1], whatever comes behind it; may be shorter
+    least     the n-th likeliest node is not scored if its path is less likely than least[n - 1], whatever comes behind it, by the prices
+              of the step before; may be shorter
     estimate  what a drafter's claim is worth by counts: (source, its probability of a node given the parent) -> probability
     """
 
@@ -73,6 +74,10 @@ class CostCurve:
             table += slope * np.maximum(n - self.rows[-1], 0)
         # A measured curve may dip by noise or where another kernel begins; a plan must not ask for more rows only to ride a dip.
         return np.maximum.accumulate(table)
+
+    def price(self, rows: int, context: int) -> float:
+        """Cost of `rows` rows near `context`."""
+        return _price(self, rows, context // NEAR * NEAR)
 
     def reading(self, tokens: int, context: int) -> float:
         """Cost of reading `tokens` more tokens up to `context`: as measured, else as that many rows cost."""
@@ -337,6 +342,11 @@ class Adaptive:
         table = self.curve.table(batch * (nodes + 1), context)
         extra: NDArray[np.float64] = table[batch::batch] / table[batch] - 1.0
         return extra
+
+
+@lru_cache(4096)
+def _price(curve: CostCurve, rows: int, context: int) -> float:
+    return float(curve.table(rows, context)[rows])
 
 
 @lru_cache(256)

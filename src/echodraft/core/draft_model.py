@@ -82,7 +82,7 @@ class DraftModel:
 
     def price(self, rows: int, context: int) -> float:
         """A forward of `rows` rows, in plain steps of the target."""
-        return self.cost * float(self.curve.table(rows, context)[rows]) if rows > 1 else self.cost
+        return self.cost * self.curve.price(rows, context) if rows > 1 else self.cost
 
     def price_read(self, tokens: int, context: int) -> float:
         """Reading `tokens` more tokens up to `context`, in plain steps of the target. The last one is the first row of a guess."""
@@ -130,12 +130,14 @@ class Guess:
     beside    the same behind other paths than the one it chose, a path behind those that it goes on from
     cost      this session's share of the forwards, in plain steps of the target
     forwards  of the draft model
+    wide      what of the cost is for branches
     """
 
     claims: Sequence[Claim] = ()
     beside: dict[Path, Claim] = field(default_factory=dict)
     cost: float = 0.0
     forwards: int = 0
+    wide: float = 0.0
 
     @property
     def tokens(self) -> list[int]:
@@ -218,7 +220,7 @@ class DraftEngine:
         """What the draft model says behind every session, at most `most[i]` tokens of session i, fewer near the end of its context.
 
         `enough(i, guess)` is asked after every forward that gave session i tokens: True ends its guess. A guess also ends behind an end
-        token, which it holds.
+        token, which it holds, and where its forwards and branches cost as much as the forwards that `budgets[i]` allows.
         """
         guesses = [Guess() for _ in sessions]
         live: dict[int, tuple[int, Session]] = {}  # by the id of the draft model's session
@@ -234,7 +236,8 @@ class DraftEngine:
             else:
                 self._step(going)
             for i, inner in list(live.values()):
-                if inner.finish is not None or enough(i, guesses[i]):
+                spent = guesses[i].forwards + guesses[i].wide / self.model.cost
+                if inner.finish is not None or enough(i, guesses[i]) or spent >= budgets[i].forwards:
                     del live[inner.id]
         for session, guess in zip(sessions, guesses, strict=True):
             followed = self._followed[session.id]
@@ -265,18 +268,29 @@ class DraftEngine:
         What they hang from is fed again: the chosen path from where they leave it, and all of the paths themselves.
         """
         found: list[Path] = []
-        if not guess.claims or (budget.nodes <= most and not budget.floor):  # all nodes are for the chosen path
+        # A fixed budget has no floor: there a forward of the draft model is to bring a token, and the chosen path has its nodes first.
+        width, floor = (self.width, budget.floor) if budget.floor else (min(self.width, budget.nodes - most), self.model.cost)
+        if width < 1 or not guess.claims:
             return found
-        before = self.model.price(batch, len(inner.tokens)) / batch
-        for prob, path in guess.open if self.width else ():
-            if len(found) == self.width or prob <= 0.0:
+
+        def price(rows: int) -> float:
+            return self.model.price(batch * rows, len(inner.tokens)) / batch
+
+        rows = 1
+        for prob, path in guess.open:
+            worth = prob * BRINGS * self.model.cost
+            if len(found) == width or prob <= 0.0 or worth < floor * (price(rows + 1) - price(rows)):  # those behind it are worth less
                 break
-            if len(path) < most and path[-1] not in self.model.eos:
-                rows = 1 + len(_nodes(guess.tokens, [*found, path]))
-                price = self.model.price(batch * rows, len(inner.tokens)) / batch
-                if prob * BRINGS * self.model.cost >= budget.floor * (price - before):
-                    found, before = [*found, path], price
+            if len(path) < most and path[-1] not in self.model.eos and self._reaches(inner, guess, path):
+                more = 1 + len(_nodes(guess.tokens, [*found, path]))
+                if worth >= floor * (price(more) - price(rows)):
+                    found, rows = [*found, path], more
         return found
+
+    def _reaches(self, inner: Session, guess: Guess, path: Path) -> bool:
+        """Whether the chosen path can be fed again from where `path` leaves it, all of it where positions are counted alike."""
+        start = common(guess.tokens, path)
+        return self.model.backend.room(inner.slot, inner.prompt_length + start) >= len(guess.tokens) - start
 
     def _widen(self, going: Sequence[tuple[Session, Guess]], branches: Sequence[Sequence[Path]]) -> None:
         """A forward that says what comes behind every guess, drafted for as ever, and behind the `branches` of each."""
@@ -291,6 +305,7 @@ class DraftEngine:
             requests.append(Request(inner.slot, inner.tokens[inner.cached : root], _tree(nodes)))
         most = max(len(request.pending) + len(request.draft) for request in requests)
         cost = self.model.price(len(going) * most, context) / len(going)
+        plain = self.model.price(len(going) * (1 + max(map(len, drafts))), context) / len(going)
         scores = backend.score(requests, frozenset())
         verdicts = []
         for (inner, guess), paths, row, said in zip(going, branches, rows, scores, strict=True):
@@ -307,9 +322,10 @@ class DraftEngine:
             kept = [row[chosen[:n]] - 1 for n in range(1, len(chosen)) if chosen[:n] in row]
             backend.commit(inner.slot, kept)
             inner.cached = len(inner.tokens) - 1
-            right = kept[len(kept) - len(claims) + 1 :]
+            right = [row[chosen[:n]] - 1 for n in range(len(guess.tokens) + 1, len(chosen) + 1) if chosen[:n] in row]
             verdicts.append(Verdict(tuple(ids[0] for ids, _ in claims), tuple(right), inner.finish))
             guess.claims, guess.cost, guess.forwards = [*guess.claims, *claims], guess.cost + cost, guess.forwards + 1
+            guess.wide += max(0.0, cost - plain)
         engine.policy.observe(drafts, verdicts, context)
 
     def _follow(self, session: Context, most: int) -> Session | None:

@@ -99,6 +99,8 @@ class Oilbird(Drafter):
         for name in names:
             if name not in HOSTS:
                 raise unknown_name("host of oilbird", name, HOSTS)
+        if len(set(names)) < len(names):
+            raise UsageError(f"oilbird: each host is named once, not '{host}'.")
         for wrong, what in (
             (not 1 <= k <= 64, f"k lies between 1 and 64, not {k}"),
             (not 1 <= depth <= 1024, f"depth lies between 1 and 1024, not {depth}"),
@@ -122,8 +124,8 @@ class Oilbird(Drafter):
             return False
         self.hosts, self.semantic = kept, self.semantic and Need.HIDDEN not in missing
         self._settle()
-        if not self.semantic:
-            _tell(" and ".join(host.name for host in kept))
+        what = "hidden states" if Need.HIDDEN in missing else "best ids"
+        _tell(what, " and ".join([*(("hidden states",) if self.semantic else ()), *(host.name for host in kept)]))
         return True
 
     def _settle(self) -> None:
@@ -231,8 +233,8 @@ class Oilbird(Drafter):
 
 
 @cache
-def _tell(host: str) -> None:
-    log.info("There are no hidden states here, so oilbird drafts as %s alone.", host)
+def _tell(what: str, left: str) -> None:
+    log.info("There are no %s here, so oilbird drafts with %s alone.", what, left)
 
 
 def _made(kind: type[Drafter], parts: dict[str, Any]) -> Drafter:

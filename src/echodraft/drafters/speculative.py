@@ -37,7 +37,7 @@ class Speculative(Drafter):
     As published: gamma=4, top_k=1 and a fixed budget of 4.
 
     gamma       tokens along the draft at most; 0 leaves it to the budget
-    top_k       candidates for each token: the second best and so on become siblings that end there, the likeliest first; 1 is a chain
+    top_k       candidates for each token: the second best and so on become siblings, the likeliest first; 1 is a chain
     confidence  end the draft behind a token that the draft model gives less than this; 0.4 in Hugging Face's assisted generation
     width       siblings behind which each forward of the draft model also goes on, where rows are cheap and nodes are left;
                 0 = they all end where they are

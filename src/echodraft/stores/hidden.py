@@ -242,4 +242,5 @@ def warm() -> None:
     store = HiddenStore()
     seq = store.begin()
     store.append(seq, [1] * (EXACT + 2), np.random.default_rng(0).standard_normal((EXACT + 2, WORD)).astype(np.float32))
+    store.centred = False  # which moves the centre, as later keys will
     store.follow(store.search(np.ones((1, WORD), np.float32), 1)[0].row, 2)

@@ -156,7 +156,7 @@ def encode(
             d = apart(base_sketch, j, sketches[i])
             if d <= least:
                 nearest, least = j, d
-        if free > 0 and (least > far or nearest == 0):
+        if free > 0 and least > far:
             nearest = free
             fill(base_sketch[free], sketches[i])
             pack_both(vector, fine, base_code[free], base_gain[free])
@@ -171,8 +171,7 @@ def encode(
         wrong = 0.0
         for j in range(len(left)):
             wrong += left[j] * vector[j]
-        length[at] = np.sqrt(max(whole - 2.0 * wrong, 0.0))  # that of what is kept, as in `recentre`
-        uses[base[at]] -= 1
+        length[at] = np.sqrt(max(whole - 2.0 * wrong, 0.0))  # with what is kept, so that a key beside itself has a cosine of 1
         uses[nearest] += 1
         base[at] = nearest
 

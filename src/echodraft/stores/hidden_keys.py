@@ -20,9 +20,9 @@ FINE = 128
 FRONT = 4
 """Words of the sketch."""
 FIRST, SHARE = 2048, 28
-"""Places for bases: so many in any store, and one for so many keys."""
+"""Places for bases, the one that stands for none included: so many in any store, and one more for so many keys."""
 FAR = 30
-"""Bits in which a key's sketch differs at least from those of all bases when it becomes one."""
+"""A key becomes a base where its sketch differs in more than so many of `FRONT` words of bits from those of all bases."""
 CLOSE = 768
 """Keys that are compared closely once the sketch has chosen them."""
 GROWTH = 128
@@ -170,8 +170,8 @@ class Keys:
         for name, (array, m) in held.items():
             array[:m] = checked(arrays, WHAT, name, array.dtype, m, *array.shape[1:])
         if keys.coded:
-            if keys._base.min(initial=0) < 0 or keys._base.max(initial=0) >= bases:
-                raise ValueError(f"{WHAT} has keys whose base is missing.")
+            if keys._base.min(initial=0) < 0 or keys._base.max(initial=0) >= bases or keys._base_gain[0].any():
+                raise ValueError(f"{WHAT} has keys whose base is missing.")  # the first one stands for none
             keys._uses += np.bincount(keys._base, minlength=len(keys._uses)).astype(np.int32)
             keys._aim(keys._centre)
             if not keys._centre.any():
@@ -223,7 +223,7 @@ class Keys:
         turned, places = self._turned(vectors - self._origin), rows.astype(np.int32)
         bases = (self._base_sketch, self._base_code, self._base_gain, self._uses)
         held = (self._sketch, self._code, self._gain, self._base, self._length)
-        codes.encode(turned, self._sketches(turned), places, self._fine, FAR, *held, *bases)
+        codes.encode(turned, self._sketches(turned), places, self._fine, FAR * self._sketch.shape[1] // FRONT, *held, *bases)
         self._move(places, self._aside, 0.0)
 
     def _recentre(self, used: int) -> None:
