@@ -81,7 +81,7 @@ def test_a_drafter_that_costs_is_asked_ever_less_while_it_is_wrong(curve: CostCu
     steps, _ = go(Rubbish(0.9), curve, draft=0.001)
     asked = [i for i, step in enumerate(steps) if step.proposed]
     assert len(asked) < 0.03 * len(steps)
-    assert max(np.diff(asked)) == 64
+    assert max(np.diff(asked)[-20:]) == 64  # at first it may be that no row can be paid
     assert extra(steps, curve) <= 0.02 * len(steps)
 
 

@@ -233,9 +233,11 @@ class Adaptive:
         if not self.draft:
             least = self._least() if len(rooms) == 1 and self.calibration.weight == inf else ()
             return [Budget(self.most, min(room, self.most), least=least) for room in rooms]
-        one = self.draft + float(self._extra(len(rooms), 16, self._context)[16]) / 16
-        asked = self._ask(rooms, prices, one) if self._since >= self._wait else set()
-        forwards = min(self.most, int(self._purse / one))
+        extra = self._extra(len(rooms), 16, self._context)
+        one = self.draft + float(extra[16]) / 16
+        dear = self.draft + float(np.max(extra[1:] / np.arange(1, 17)))  # so much holds for any number: what was drafted can be scored
+        asked = self._ask(rooms, prices, dear) if self._since >= self._wait else set()
+        forwards = min(self.most, int(self._purse / dear))
         return [
             Budget(nodes, min(room, nodes), floor=self._rate * one, forwards=forwards, estimate=self.calibration.estimate)
             for room, nodes in ((room, self.most if i in asked else 0) for i, room in enumerate(rooms))
@@ -299,7 +301,8 @@ class Adaptive:
         self._wanted = int(np.argmax(worth))
         spent = self._drafting(context)
         pays = self._wanted > 0 and worth[self._wanted] > self._rate * spent
-        self._since, self._wait = 0, 1 if pays else min(64, 2 * self._wait)
+        if self._asked:  # what is guessed where the draft model was not asked tells nothing of it
+            self._since, self._wait = 0, 1 if pays else min(64, 2 * self._wait)
         affordable = max(0, int(np.searchsorted(extra, self._purse - spent, side="right")) - 1)
         # Stable, and a parent is never less likely than its child: ancestors come along.
         keep = [np.argsort(-path, kind="stable")[: min(self._wanted, affordable)] for path in paths]

@@ -236,8 +236,7 @@ class DraftEngine:
             else:
                 self._step(going)
             for i, inner in list(live.values()):
-                spent = guesses[i].forwards + guesses[i].wide / self.model.cost
-                if inner.finish is not None or enough(i, guesses[i]) or spent >= budgets[i].forwards:
+                if inner.finish is not None or enough(i, guesses[i]) or self._left(guesses[i], budgets[i]) < 1.0:
                     del live[inner.id]
         for session, guess in zip(sessions, guesses, strict=True):
             followed = self._followed[session.id]
@@ -283,9 +282,14 @@ class DraftEngine:
                 break
             if len(path) < most and path[-1] not in self.model.eos and self._reaches(inner, guess, path):
                 more = 1 + len(_nodes(guess.tokens, [*found, path]))
-                if worth >= floor * (price(more) - price(rows)):
+                affordable = price(more) - price(1) <= (self._left(guess, budget) - 1.0) * self.model.cost
+                if affordable and worth >= floor * (price(more) - price(rows)):
                     found, rows = [*found, path], more
         return found
+
+    def _left(self, guess: Guess, budget: Budget) -> float:
+        """How many more forwards the budget has."""
+        return budget.forwards - guess.forwards - guess.wide / self.model.cost
 
     def _reaches(self, inner: Session, guess: Guess, path: Path) -> bool:
         """Whether the chosen path can be fed again from where `path` leaves it, all of it where positions are counted alike."""
