@@ -7,6 +7,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from echodraft import hugepages
 from echodraft.drafters import DRAFTERS
 from echodraft.models import TITLE, find
 from echodraft.paths import user_cache
@@ -58,4 +59,9 @@ def _torch() -> dict[str, Any]:
         from echodraft.backends.transformers_load import hardware
     except Exception as error:  # whatever keeps torch from loading is the diagnosis
         return {"torch_error": f"{type(error).__name__}: {error}"}
-    return {"cpu_cores": os.cpu_count(), "omp_num_threads": os.environ.get("OMP_NUM_THREADS"), **hardware()}
+    return {
+        "cpu_cores": os.cpu_count(),
+        "huge_pages": hugepages.state(),
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+        **hardware(),
+    }

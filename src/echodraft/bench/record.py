@@ -39,6 +39,9 @@ class Heard(Drafter):
         self.hidden, self.top = [], []
         self.inner.open(session)
 
+    def price(self, session: Context) -> float:
+        return self.inner.price(session)
+
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
         return self.inner.propose(sessions, budgets)
 

@@ -11,12 +11,14 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from echodraft import __version__
+from echodraft import __version__, hugepages
 from echodraft.cli import console, settings
 from echodraft.cli.table import COMMANDS, command, installed
 from echodraft.errors import EchodraftError, unknown_name
 
 BROKEN_PIPE = 141
+WEIGHTY = frozenset({"ablate", "bench", "cost", "record", "replay", "run", "tune", "verify"})
+"""Commands that may load a model."""
 PLACES = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 """What a file system says of a place that cannot be right; a full disk is another matter."""
 
@@ -82,6 +84,8 @@ def root(
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code."""
     argv = list(sys.argv[1:] if args is None else args)
+    if args is None and WEIGHTY.intersection(argv[:1]):
+        hugepages.restart()
     debug = "--debug" in argv or os.environ.get("ECHODRAFT_DEBUG", "") not in ("", "0")
     console.prepare(debug)
     sys.exit(_run([part for part in argv if part != "--debug"], debug))

@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-
 from echodraft.core.accept import Stops, Verdict
 from echodraft.core.backend import Backend, Request, Shape
 from echodraft.core.budget import CPU_CURVE, Budget, CostCurve, Policy
 from echodraft.core.common import common
-from echodraft.core.draft import ANCHOR, Draft
 from echodraft.core.drafter import Context, Drafter
 from echodraft.core.engine import Engine
+from echodraft.core.guess import Guess, Path, as_tree, nodes_of, paths_of
 from echodraft.core.retokenize import Claim
 from echodraft.core.sampling import Rule, Sampler
 from echodraft.core.scores import Scores
@@ -116,52 +114,6 @@ class Surely(Sampler):
         if not claim[0] or claim[1][0] != claim[1][0]:
             return [0], [0.0]  # NaN, infinity: a draft model may be wrong in any way
         return claim
-
-
-Path = tuple[int, ...]
-"""Tokens from the anchor on."""
-
-
-@dataclass(slots=True)
-class Guess:
-    """What the draft model says behind a text.
-
-    claims    for each token its candidates (ids, probabilities given the tokens before), the chosen one first
-    beside    the same behind other paths than the one it chose, a path behind those that it goes on from
-    cost      this session's share of the forwards, in plain steps of the target
-    forwards  of the draft model
-    wide      what of the cost is for branches
-    """
-
-    claims: Sequence[Claim] = ()
-    beside: dict[Path, Claim] = field(default_factory=dict)
-    cost: float = 0.0
-    forwards: int = 0
-    wide: float = 0.0
-
-    @property
-    def tokens(self) -> list[int]:
-        return [ids[0] for ids, _ in self.claims]
-
-    @property
-    def probs(self) -> list[float]:
-        """Of each token given those before."""
-        return [probs[0] for _, probs in self.claims]
-
-    @property
-    def said(self) -> dict[Path, Claim]:
-        """Candidates behind every path, parents first."""
-        return {tuple(self.tokens[:i]): claim for i, claim in enumerate(self.claims)} | self.beside
-
-    @property
-    def open(self) -> list[tuple[float, Path]]:
-        """Paths off the chosen one, behind which nothing was said yet, with their probabilities: the likeliest first."""
-        said = self.said
-        prob: dict[Path, float] = {(): 1.0}
-        for path, (ids, probs) in said.items():
-            prob |= {(*path, token): prob[path] * p for token, p in zip(ids, probs, strict=True)}
-        chosen = tuple(self.tokens)
-        return sorted(((p, path) for path, p in prob.items() if path not in said and path != chosen), key=lambda one: -one[0])
 
 
 @dataclass(slots=True)
@@ -281,7 +233,7 @@ class DraftEngine:
             if len(found) == width or prob <= 0.0 or worth < floor * (price(rows + 1) - price(rows)):  # those behind it are worth less
                 break
             if len(path) < most and path[-1] not in self.model.eos and self._reaches(inner, guess, path):
-                more = 1 + len(_nodes(guess.tokens, [*found, path]))
+                more = 1 + len(nodes_of(guess.tokens, [*found, path]))
                 affordable = price(more) - price(1) <= (self._left(guess, budget) - 1.0) * self.model.cost
                 if affordable and worth >= floor * (price(more) - price(rows)):
                     found, rows = [*found, path], more
@@ -302,11 +254,11 @@ class DraftEngine:
         drafts = engine.draft([inner for inner, _ in going])[2]
         requests, rows = list[Request](), list[dict[Path, int]]()
         for (inner, guess), paths, draft in zip(going, branches, drafts, strict=True):
-            nodes = _nodes(guess.tokens, [*_paths(tuple(guess.tokens), draft), *paths])
+            nodes = nodes_of(guess.tokens, [*paths_of(tuple(guess.tokens), draft), *paths])
             rows.append({path: row for row, path in enumerate(nodes, 1)})
             root = inner.prompt_length + (len(nodes[0]) - 1 if nodes else len(guess.tokens))
             inner.cached = backend.rewind(inner.slot, min(inner.cached, root - 1))
-            requests.append(Request(inner.slot, inner.tokens[inner.cached : root], _tree(nodes)))
+            requests.append(Request(inner.slot, inner.tokens[inner.cached : root], as_tree(nodes)))
         most = max(len(request.pending) + len(request.draft) for request in requests)
         cost = self.model.price(len(going) * most, context) / len(going)
         plain = self.model.price(len(going) * (1 + max(map(len, drafts))), context) / len(going)
@@ -364,26 +316,3 @@ class DraftEngine:
         if followed is not None and followed.inner is not None:
             self.engine.close(followed.inner)
             del self._outer[followed.inner.id]
-
-
-def _nodes(chosen: Sequence[int], branches: Sequence[Path]) -> list[Path]:
-    """The tree of the chosen path and its branches, from where the first of them leaves it: the chosen path first, parents first."""
-    start = min((common(chosen, path) for path in branches), default=len(chosen))
-    paths = (tuple(chosen), *branches)
-    return list(dict.fromkeys(path[:n] for path in paths for n in range(start + 1, len(path) + 1)))
-
-
-def _tree(nodes: Sequence[Path]) -> Draft:
-    """Nodes as a draft to be scored."""
-    at = {path: i for i, path in enumerate(nodes)}
-    tokens = np.asarray([path[-1] for path in nodes], dtype=np.int64)
-    parents = np.asarray([at.get(path[:-1], ANCHOR) for path in nodes], dtype=np.int64)
-    return Draft(tokens, parents, np.ones(len(nodes)), ("",) * len(nodes), np.zeros(len(nodes), dtype=np.bool_))
-
-
-def _paths(root: Path, draft: Draft) -> list[Path]:
-    """The nodes of a draft behind `root`."""
-    paths = {ANCHOR: root}
-    for node, (parent, token) in enumerate(zip(draft.parent.tolist(), draft.token.tolist(), strict=True)):
-        paths[node] = (*paths[parent], token)
-    return list(paths.values())[1:]

@@ -11,8 +11,9 @@ from echodraft.core.backend import Need
 from echodraft.core.budget import Budget, Fixed
 from echodraft.core.common import common
 from echodraft.core.draft import ANCHOR, Draft
-from echodraft.core.draft_model import DraftEngine, DraftModel, Guess
+from echodraft.core.draft_model import DraftEngine, DraftModel
 from echodraft.core.drafter import Context, Drafter
+from echodraft.core.guess import Guess
 from echodraft.core.step import Step
 from echodraft.drafters.none import NoDrafter
 from echodraft.drafters.phrase_counts import Counts

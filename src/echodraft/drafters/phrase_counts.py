@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from echodraft.core.draft_model import Guess
+from echodraft.core.guess import Guess
 from echodraft.core.step import Step
 from echodraft.drafters.phrase_tree import PhraseTree
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from echodraft.core.budget import Budget
 from echodraft.core.draft import ANCHOR, Draft
-from echodraft.core.draft_model import Path
 from echodraft.core.drafter import Context, Drafter
 from echodraft.core.fill import Child, fill
+from echodraft.core.guess import Path
 from echodraft.core.retokenize import Claim
 from echodraft.drafters.lookahead import Known, Lookahead
 from echodraft.memory import Memory

@@ -9,9 +9,10 @@ from math import prod
 from echodraft.core.backend import Need
 from echodraft.core.budget import Budget, Fixed, Policy
 from echodraft.core.draft import EMPTY, Draft
-from echodraft.core.draft_model import DraftEngine, DraftModel, Guess, Path
+from echodraft.core.draft_model import DraftEngine, DraftModel
 from echodraft.core.drafter import Context, Drafter
 from echodraft.core.fill import Child, fill
+from echodraft.core.guess import Guess, Path
 from echodraft.core.step import Step
 from echodraft.drafters.none import NoDrafter
 from echodraft.errors import UsageError
