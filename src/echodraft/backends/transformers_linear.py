@@ -173,7 +173,7 @@ def _forward(module: nn.Linear, prepared: tuple[Tensor, float] | None) -> Callab
             wide, scale = prepared
             many = _fbgemm(torch.ops.quantized.linear_prepack_fp16(wide, None), scale, bias, weight.dtype)
             if _native(weight):
-                return _by_rows(many, _onednn(weight, bias))
+                return by_rows(FEW, many, _onednn(weight, bias))
             # One operator instead of four.
             return _single_rows_plain(module, many) if weight.numel() < SMALL else many
         if _narrow(weight) and not _native(weight):
@@ -188,8 +188,9 @@ def _single_rows_plain(module: nn.Linear, many: Callable[[Tensor], Tensor]) -> C
     return lambda x: plain(x, module.weight, module.bias) if x.numel() == x.shape[-1] else many(x)
 
 
-def _by_rows(few: Callable[[Tensor], Tensor], many: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    return lambda x: few(x) if x.numel() <= FEW * x.shape[-1] else many(x)
+def by_rows(rows: int, few: Callable[[Tensor], Tensor], many: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """`few` for up to so many rows, `many` for more."""
+    return lambda x: few(x) if x.numel() <= rows * x.shape[-1] else many(x)
 
 
 def _onednn(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:

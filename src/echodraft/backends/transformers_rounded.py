@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from echodraft.backends.transformers_linear import PackedLinears, _mark, suitable
+from echodraft.backends.transformers_linear import PackedLinears, _mark, by_rows, suitable
 from echodraft.errors import Unsupported
 
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -121,8 +121,7 @@ def _forwards(group: Sequence[nn.Linear], dtype: torch.dtype, kind: str) -> list
     fits = len(weight) % TILE == 0 and weight.shape[1] % GROUP == 0
     whole = _int8(weight, bias, dtype)
     if kind == "int4" and fits:
-        few, many = _int4(weight, bias, dtype), whole
-        whole = lambda x: few(x) if x.numel() <= FEW * x.shape[-1] else many(x)  # noqa: E731
+        whole = by_rows(FEW, _int4(weight, bias, dtype), whole)
     if len(group) == 1:
         return [whole]
     sizes = [layer.out_features for layer in group]

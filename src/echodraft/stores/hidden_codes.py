@@ -247,6 +247,14 @@ def product_of_key(
 
 
 @compiled
+def asking(vector: Floats, fine: int, bases: int) -> tuple[Sliced, Doubles]:
+    """A query [width] for `product_of_key`, and its products with bases, none of which is known yet."""
+    known = np.empty(bases, np.float64)
+    known[:] = np.nan
+    return sliced(vector, fine), known
+
+
+@compiled
 def nearest(
     used: int,
     following: Ints,
@@ -280,8 +288,7 @@ def nearest(
     while limit < 255 and total + counts[limit] < most:
         total += counts[limit]
         limit += 1
-    query, known = sliced(turned, fine), np.empty(len(base_code), np.float64)
-    known[:] = np.nan
+    query, known = asking(turned, fine, len(base_code))
     spare = most - total  # places for those that differ in `limit` bits
     k, found = len(rows), 0
     for i in range(used):
@@ -322,8 +329,7 @@ def recentre(
 
     It is that of what is kept: what a code is wrong by then counts nearly the same above and below the line of a cosine near 1.
     """
-    query, known = sliced(moved, fine), np.empty(len(base_code), np.float64)
-    known[:] = np.nan
+    query, known = asking(moved, fine, len(base_code))
     further = square(moved)
     for i in places:
         beside = product_of_key(i, code, gain, base, base_code, base_gain, query, known) + along
