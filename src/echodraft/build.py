@@ -18,7 +18,7 @@ from echodraft.core.engine import Engine
 from echodraft.core.retokenize import OtherIds
 from echodraft.curves import cost_file, load_curve
 from echodraft.decoder import Decoder
-from echodraft.drafters import DEFAULT, drafter_class
+from echodraft.drafters import DEFAULT, drafter_class, taken
 from echodraft.drafters.none import NoDrafter
 from echodraft.errors import Unsupported, UsageError, unknown_name
 from echodraft.memory import Limits, Memory
@@ -256,7 +256,7 @@ def make_drafter(drafter: str | type[Drafter] | Drafter, options: Mapping[str, A
         if not _suits(value, knobs[name].default):
             usual = type(knobs[name].default).__name__
             raise UsageError(f"Option {name} of {kind.name} is of type {usual} (default {knobs[name].default}), not '{value}'.")
-    return kind(**given, **{name: part for name, part in (parts or {}).items() if part is not None and takes(kind, name)})
+    return kind(**given, **taken(kind, parts or {}))
 
 
 def knobs_of(kind: type[Drafter]) -> dict[str, inspect.Parameter]:

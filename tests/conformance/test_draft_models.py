@@ -24,8 +24,8 @@ from echodraft.core.retokenize import OtherIds
 from echodraft.core.sampling import Sampler, pick
 from echodraft.drafters import DRAFTERS, drafter_class
 from echodraft.drafters.none import NoDrafter
-from echodraft.drafters.prompt_lookup import NgramIndex
 from echodraft.errors import UsageError
+from echodraft.stores.grams import Grams
 from echodraft.stores.suffix import SuffixStore
 from echodraft.text.tokenizer import Text
 from harness import Scripted, decoded, drive, run, stream
@@ -313,20 +313,20 @@ def test_a_cascade_drafts_the_same_in_fewer_forwards_of_the_draft_model() -> Non
 def test_the_drafter_of_a_cascade_takes_in_every_token_of_the_text_once(inner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is rejected: what the draft model guesses is looked up, not taken in. A rewind of the request is told to it."""
     taken: list[int] = []
-    append, extend = SuffixStore.append, NgramIndex.extend
+    append, extend = SuffixStore.append, Grams.extend
 
     def counted_append(self: SuffixStore, seq: int, tokens: Sequence[int]) -> None:
         taken.append(len(tokens))
         append(self, seq, tokens)
 
-    def counted_extend(self: NgramIndex, tokens: Sequence[int]) -> None:
-        taken.append(max(0, len(tokens) - self.length))
+    def counted_extend(self: Grams, tokens: Sequence[int]) -> None:
+        taken.append(len(tokens))
         extend(self, tokens)
 
     model = draft_model(ToyBackend(seed=5))
     engine = Engine(ToyBackend(), make_drafter("cascade", {"drafter": inner}, {"draft_model": model}), Fixed(9))
     monkeypatch.setattr(SuffixStore, "append", counted_append)
-    monkeypatch.setattr(NgramIndex, "extend", counted_extend)
+    monkeypatch.setattr(Grams, "extend", counted_extend)
     session = engine.open(prompt(80), stops=Stops(max_new_tokens=2 * NEW))
     steps = decoded(drive(engine)[session.id])
     assert sum(step.verdict.accepted < len(step.draft) for step in steps) > 5

@@ -174,12 +174,12 @@ def test_sizes_that_cannot_be_are_refused(knobs: dict[str, int]) -> None:
         ToolSpec(**knobs)
 
 
-def last_places(text: list[int], context: list[int], shortest: int, longest: int, hits: int) -> tuple[int, list[int]]:
+def all_places(text: list[int], context: list[int], shortest: int, longest: int) -> tuple[int, list[int]]:
     """The same by looking at every place."""
     for n in range(min(longest, len(context)), shortest - 1, -1):
         found = [i for i in range(n, len(text)) if text[i - n : i] == context[-n:] and BREAK not in (text[i], text[i - 1])]
         if found:
-            return n, found[::-1][:hits]
+            return n, found
     return 0, []
 
 
@@ -189,8 +189,9 @@ def last_places(text: list[int], context: list[int], shortest: int, longest: int
     st.integers(1, 3),
     st.integers(0, 2),
 )
-def test_places_are_the_latest_ones_of_the_longest_match(others: list[list[int]], parts: list[list[int]], shortest: int, more: int) -> None:
-    grams, longest = Grams(shortest, shortest + more, 4), shortest + more
+def test_places_are_those_of_the_longest_match(others: list[list[int]], parts: list[list[int]], shortest: int, more: int) -> None:
+    longest = shortest + more
+    grams = Grams(longest)
     for text in others:
         grams.add(text)
     own: list[int] = []
@@ -199,17 +200,17 @@ def test_places_are_the_latest_ones_of_the_longest_match(others: list[list[int]]
         own += part
         begun = [BREAK] * (longest - 1) + own
         for context in (own, begun[-longest:]):
-            n, places = grams.find(context)
-            assert (n, places) == last_places(grams.text, context[-longest:], shortest, longest, 4)
-            for place in places:
+            n, places = grams.find(context, shortest)
+            assert (n, places.tolist()) == all_places(grams.text.tolist(), context[-longest:], shortest, longest)
+            for place in places.tolist():
                 copied = grams.read(place, 7)
                 assert BREAK not in copied
                 assert copied[0] == grams.text[place]
 
 
 def test_a_copy_that_reaches_the_end_of_the_text_goes_on_with_itself_but_not_into_another() -> None:
-    grams = Grams(1, 2, 4)
+    grams = Grams(2)
     grams.add([5, 6, 7])
     grams.extend([1, 2, 1, 2])
-    assert grams.read(grams.find([1, 2])[1][0], 5) == [1, 2, 1, 2, 1]
-    assert grams.read(grams.find([5, 6])[1][0], max(LENGTHS)) == [7]
+    assert grams.read(int(grams.find([1, 2])[1][-1]), 5) == [1, 2, 1, 2, 1]
+    assert grams.read(int(grams.find([5, 6])[1][-1]), max(LENGTHS)) == [7]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from echodraft.errors import UsageError, unknown_name
 
@@ -46,3 +48,9 @@ def drafter_class(name: str) -> type[Drafter]:
     if not (isinstance(found, type) and issubclass(found, Drafter)):
         raise UsageError(f"'{name}' is not a drafter. It must be a class derived from echodraft.Drafter.")
     return found
+
+
+def taken(kind: type[Drafter], parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the `parts`, such as a memory, that the constructor of a drafter's class takes; it does without what is None."""
+    parameters = inspect.signature(kind).parameters
+    return {name: part for name, part in parts.items() if part is not None and name in parameters}

@@ -64,7 +64,6 @@ class Goose(Drafter):
         return fill(budget, (anchor, 0), children)
 
     def observe(self, steps: Sequence[Step]) -> None:
-        self.copies.observe(steps)
         self.tree.observe(steps)
 
     def rewind(self, session: Context, length: int) -> None:

@@ -10,15 +10,16 @@ from echodraft.core.budget import Budget
 from echodraft.core.draft import ANCHOR, Draft, DraftBuilder
 from echodraft.core.drafter import Context, Drafter
 from echodraft.core.step import Step
-from echodraft.drafters.prompt_lookup import NgramIndex, PromptLookup, continued
+from echodraft.drafters.prompt_lookup import PromptLookup
 from echodraft.errors import UsageError
+from echodraft.stores.grams import Grams
 
 
 @dataclass(slots=True)
 class Known:
     """What is kept for a session: its n-grams, and the best ids of the row that gave token `length - 1`."""
 
-    index: NgramIndex
+    index: Grams
     best: list[int] = field(default_factory=list)
     length: int = 0
 
@@ -50,48 +51,43 @@ class LogitSpec(Drafter):
         self._known: dict[int, Known] = {}
 
     def open(self, session: Context) -> None:
-        self._known[session.id] = Known(NgramIndex(self.longest, latest=True))
-        self._known[session.id].index.extend(session.tokens)
+        self._known[session.id] = Known(Grams(self.longest))
 
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
         return [self._tree(session, budget) for session, budget in zip(sessions, budgets, strict=True)]
 
     def _tree(self, session: Context, budget: Budget) -> Draft:
         known, tokens, draft = self._known[session.id], session.tokens, DraftBuilder()
-        known.index.extend(tokens)
+        known.index.extend(tokens[len(known.index) :])
         tail = list(tokens[-self.longest :])
-        copied, claims = self._copied(known, tokens, tail, self.copies)
+        copied, claims = self._copied(known, tail, self.copies)
         draft.chain(ANCHOR, copied, claims, budget, self.name)
         for rank, guess in enumerate(known.best if known.length == len(tokens) else ()):
             if len(draft) >= budget.nodes:
                 break
             right = self.FOLLOW[min(rank, len(self.FOLLOW) - 1)]
             length = next((n for most, n in self.LENGTHS if rank < most), 1)
-            copied, claims = self._copied(known, tokens, [*tail, guess], length - 1)
+            copied, claims = self._copied(known, [*tail, guess], length - 1)
             draft.chain(ANCHOR, [guess, *copied], [right, *(right * claim for claim in claims)], budget, f"{self.name}-guess")
         return draft.build()
 
     @staticmethod
-    def _copied(known: Known, tokens: Sequence[int], tail: Sequence[int], most: int) -> tuple[list[int], list[float]]:
+    def _copied(known: Known, tail: Sequence[int], most: int) -> tuple[list[int], list[float]]:
         """What followed the longest known end of `tail`, with path probabilities."""
-        found = known.index.find(tail, 1)
-        if found is None:
-            return [], []
-        match, position = found
-        return continued(tokens, position, most), PromptLookup.claims(match, most)
+        match, places = known.index.find(tail)
+        return (known.index.read(int(places[-1]), most), PromptLookup.claims(match, most)) if match else ([], [])
 
     def observe(self, steps: Sequence[Step]) -> None:
         for step in steps:
             known = self._known[step.session.id]
-            known.index.extend(step.session.tokens)
             if step.top_k is not None:
                 # The row behind the last accepted node gave the bonus token, the anchor to come; without one the session is over.
                 path = step.verdict.path
                 known.best, known.length = step.top_k[path[-1] + 1 if path else 0].tolist(), len(step.session.tokens)
 
     def rewind(self, session: Context, length: int) -> None:
-        self.close(session)
-        self.open(session)
+        self._known[session.id].index.cut(length)
+        self._known[session.id].length = 0
 
     def close(self, session: Context) -> None:
         self._known.pop(session.id, None)

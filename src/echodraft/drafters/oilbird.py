@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from time import time
 from typing import Any
 
 import numpy as np
@@ -18,8 +16,9 @@ from echodraft.core.budget import MOST_NODES, Budget
 from echodraft.core.draft import ANCHOR, Draft, DraftBuilder
 from echodraft.core.drafter import Context, Drafter, Words
 from echodraft.core.step import Step
-from echodraft.drafters import drafter_class
+from echodraft.drafters import drafter_class, taken
 from echodraft.drafters.oilbird_tree import MOST_DEPTH, Chances, Copies, Fused, Place
+from echodraft.drafters.written import Written
 from echodraft.errors import UsageError, unknown_name
 from echodraft.memory import Memory
 from echodraft.stores.hidden import HiddenStore, warm
@@ -30,19 +29,10 @@ HOSTS = ("suffix", "recycling", "goose", "toolspec", "prompt-lookup", "sam")
 
 
 @dataclass(slots=True)
-class Output:
-    """A stretch of output in the memory: sequence `seq` holds tokens[begin:end] of the session."""
-
-    seq: int
-    begin: int
-    end: int
-
-
-@dataclass(slots=True)
 class Known:
     """What is kept for a session.
 
-    outputs  its output in the memory; the last stretch grows while `growing`
+    output   its output in the memory
     prompt   keys of its own prompt, which no other request sees, of the first `read` tokens
     state    the state that produced token `position`, the anchor of the next step
     tree     of the last proposal, to learn from
@@ -50,8 +40,7 @@ class Known:
 
     store: HiddenStore
     chances: Chances
-    outputs: list[Output] = field(default_factory=list)
-    growing: bool = False
+    output: Written
     prompt: HiddenStore = field(default_factory=HiddenStore)
     read: int = 0
     state: NDArray[Any] | None = None
@@ -112,7 +101,8 @@ class Oilbird(Drafter):
         self.k, self.depth, self.learned, self.prompts = k, depth, depth_map == "learned", keys == "all"
         self.centred, self.fusion = centred, fusion
         self.memory = Memory() if memory is None else memory
-        self.hosts = tuple(_made(drafter_class(name), {"memory": self.memory, "text": text}) for name in names)
+        parts = {"memory": self.memory, "text": text}
+        self.hosts = tuple(kind(**taken(kind, parts)) for kind in map(drafter_class, names))
         self.semantic = semantic
         self._settle()
         self._known: dict[int, Known] = {}
@@ -139,7 +129,7 @@ class Oilbird(Drafter):
             host.open(session)
         store = self.memory.store(session.tenant, HiddenStore, HiddenStore)
         store.centred = self.centred
-        self._known[session.id] = Known(store, Chances(store, self.learned), prompt=self._prompt())
+        self._known[session.id] = Known(store, Chances(store, self.learned), Written(store), self._prompt())
 
     def _prompt(self) -> HiddenStore:
         store = HiddenStore()
@@ -191,19 +181,8 @@ class Oilbird(Drafter):
             read = tokens[begin - step.fed + 1 : begin]
             known.prompt.append(known.prompt.begin(), read, hidden[: len(read)])
             known.read = begin
-        if known.growing and known.outputs[-1].end != begin:
-            self._end(known)
-        if not known.growing:
-            known.outputs.append(Output(known.store.begin(), begin, begin))
-            known.growing = True
-        known.store.append(known.outputs[-1].seq, tokens[begin:], states)
-        known.outputs[-1].end = len(tokens)
+        known.store.append(known.output.place(begin, len(tokens)), tokens[begin:], states)
         known.state, known.position = states[-1], len(tokens) - 1
-
-    def _end(self, known: Known) -> None:
-        if known.growing:
-            known.store.end(known.outputs[-1].seq, time())
-            known.growing = False
 
     def rewind(self, session: Context, length: int) -> None:
         for host in self.hosts:
@@ -212,34 +191,22 @@ class Oilbird(Drafter):
         known.state = known.tree = None
         if length < known.read:
             known.prompt, known.read = self._prompt(), 0
-        if known.outputs and known.outputs[-1].end > length:
-            self._end(known)
-        while known.outputs and known.outputs[-1].end > length:
-            last = known.outputs[-1]
-            if last.begin < length:
-                known.store.cut(last.seq, length - last.begin)
-                last.end = length
-            else:
-                known.store.remove(last.seq)
-                known.outputs.pop()
+        if (across := known.output.rewind(length)) is not None:
+            known.store.cut(across.seq, length - across.begin)
+            across.end = length
 
     def close(self, session: Context) -> None:
         for host in self.hosts:
             host.close(session)
         known = self._known.pop(session.id, None)
         if known is not None:
-            self._end(known)
+            known.output.close()
             self.memory.settle(session.tenant)
 
 
 @cache
 def _tell(what: str, left: str) -> None:
     log.info("There are no %s here, so oilbird drafts with %s alone.", what, left)
-
-
-def _made(kind: type[Drafter], parts: dict[str, Any]) -> Drafter:
-    """A drafter with those of the `parts` that it takes."""
-    return kind(**{name: part for name, part in parts.items() if name in inspect.signature(kind).parameters})
 
 
 def merged(drafts: Sequence[Draft]) -> Draft:

@@ -14,8 +14,9 @@ from echodraft.core.draft import Draft
 from echodraft.core.drafter import Context, Drafter
 from echodraft.core.fill import Child, fill
 from echodraft.core.step import Step
-from echodraft.drafters.prompt_lookup import PromptLookup, continued
+from echodraft.drafters.prompt_lookup import PromptLookup
 from echodraft.errors import UsageError
+from echodraft.stores.grams import continued
 from echodraft.stores.product import product
 
 

@@ -3,57 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from echodraft.core.budget import Budget
 from echodraft.core.draft import EMPTY, Draft
 from echodraft.core.drafter import Context, Drafter
-from echodraft.core.step import Step
 from echodraft.errors import UsageError
-
-
-@dataclass(slots=True)
-class NgramIndex:
-    """Where every n-gram of one sequence was followed by something, for n = 1…longest. Grows with the text; nothing is rescanned.
-
-    `at[n - 1]` maps an n-gram to the position of the token behind its latest (or earliest) occurrence.
-    """
-
-    longest: int
-    latest: bool
-    at: list[dict[tuple[int, ...], int]] = field(default_factory=list)
-    length: int = 0
-
-    def __post_init__(self) -> None:
-        self.at = [{} for _ in range(self.longest)]
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Index `tokens` up to its end; what is indexed already is taken as known."""
-        for end in range(max(self.length, 1), len(tokens)):
-            # The gram before `end` is known to be followed by tokens[end] only now.
-            window = tuple(tokens[max(0, end - self.longest) : end])
-            for n in range(1, len(window) + 1):
-                gram = window[-n:]
-                if self.latest or gram not in self.at[n - 1]:
-                    self.at[n - 1][gram] = end
-        self.length = len(tokens)
-
-    def find(self, tokens: Sequence[int], shortest: int) -> tuple[int, int] | None:
-        """Longest match of the end of `tokens`: (n, position of the token that followed), or None."""
-        window = tuple(tokens[-self.longest :])
-        for n in range(len(window), shortest - 1, -1):
-            position = self.at[n - 1].get(window[-n:])
-            if position is not None:
-                return n, position
-        return None
-
-
-def continued(tokens: Sequence[int], position: int, n: int) -> list[int]:
-    """The `n` tokens from `position` on; where the text ends it goes on with what was copied, as a text that repeats itself does."""
-    copied = list(tokens[position : position + n])
-    while len(copied) < n:
-        copied.append(copied[len(copied) - (len(tokens) - position)])
-    return copied
+from echodraft.stores.grams import Grams, continued
 
 
 class PromptLookup(Drafter):
@@ -75,23 +30,26 @@ class PromptLookup(Drafter):
         if not 1 <= shortest <= longest:
             raise UsageError(f"prompt-lookup: 1 <= shortest <= longest must hold, not shortest={shortest}, longest={longest}.")
         self.longest, self.shortest, self.latest = longest, shortest, latest
-        self._index: dict[int, NgramIndex] = {}
+        self._index: dict[int, Grams] = {}
 
     def open(self, session: Context) -> None:
-        self._index[session.id] = NgramIndex(self.longest, self.latest)
-        self._index[session.id].extend(session.tokens[: session.settled])
+        self._index[session.id] = Grams(self.longest)
+        self._follow(session)
+
+    def _follow(self, session: Context) -> Grams:
+        """The session's text, with what of it stays and was not taken in."""
+        index = self._index[session.id]
+        index.extend(session.tokens[len(index) : session.settled])
+        return index
 
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
         return [self._chain(s, min(b.nodes, b.depth)) for s, b in zip(sessions, budgets, strict=True)]
 
     def _chain(self, session: Context, most: int) -> Draft:
-        index, tokens = self._index[session.id], session.tokens
-        index.extend(tokens[: session.settled])
-        found = index.find(tokens, self.shortest)
-        if found is None:
+        n, places = self._follow(session).find(session.tokens, self.shortest)
+        if not n:
             return EMPTY
-        n, position = found
-        copied = continued(tokens, position, most)
+        copied = continued(session.tokens, int(places[-1 if self.latest else 0]), most)
         return Draft.chain(copied, self.claims(n, len(copied)), self.name)
 
     @classmethod
@@ -103,13 +61,8 @@ class PromptLookup(Drafter):
             prob.append(path)
         return prob
 
-    def observe(self, steps: Sequence[Step]) -> None:
-        for step in steps:
-            self._index[step.session.id].extend(step.session.tokens[: step.session.settled])
-
     def rewind(self, session: Context, length: int) -> None:
-        if self._index[session.id].length > length:
-            self.open(session)
+        self._index[session.id].cut(length)
 
     def close(self, session: Context) -> None:
         self._index.pop(session.id, None)

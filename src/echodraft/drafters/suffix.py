@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isfinite
-from time import time
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from echodraft.core.budget import Budget
 from echodraft.core.draft import Draft
 from echodraft.core.drafter import Context, Drafter
 from echodraft.core.step import Step
+from echodraft.drafters.written import Written
 from echodraft.errors import UsageError
 from echodraft.memory import Memory
 from echodraft.stores.suffix import MOST_DEPTH, Expected, SuffixStore, warm
@@ -21,25 +21,12 @@ from echodraft.stores.suffix_nodes import SHARE
 
 
 @dataclass(slots=True)
-class Output:
-    """A stretch of output in the memory: sequence `seq` holds tokens[begin:end] of the session."""
-
-    seq: int
-    begin: int
-    end: int
-
-
-@dataclass(slots=True)
 class Known:
-    """What is kept for a session: a store of its own text, the memory it shares, and which of its output lies there.
-
-    The last stretch grows while `growing`; a stretch ends where context comes that is no output, such as the next turn of a chat.
-    """
+    """What is kept for a session: a store of its own text, the memory it shares, and which of its output lies there."""
 
     own: SuffixStore
     shared: SuffixStore
-    outputs: list[Output] = field(default_factory=list)
-    growing: bool = False
+    output: Written
 
 
 class Suffix(Drafter):
@@ -84,7 +71,7 @@ class Suffix(Drafter):
 
     def open(self, session: Context) -> None:
         shared = self.memory.store(session.tenant, SuffixStore, lambda: SuffixStore(self.depth))
-        self._known[session.id] = Known(self._index(session), shared)
+        self._known[session.id] = Known(self._index(session), shared, Written(shared))
 
     def _index(self, session: Context) -> SuffixStore:
         own = SuffixStore(self.depth, removable=False)
@@ -102,8 +89,7 @@ class Suffix(Drafter):
         context = [*session.tokens[-MOST_DEPTH:], *more][-MOST_DEPTH:] if known.shared.tokens or not whole else ()
         found, source = self._ask(known.own, () if whole else context, 0 if whole else None, budget), "suffix"
         if known.shared.tokens:
-            ends = not more and known.growing and known.outputs[-1].end == len(session.tokens)
-            other = self._ask(known.shared, context, known.outputs[-1].seq if ends else None, budget)
+            other = self._ask(known.shared, context, None if more else known.output.ends(session.tokens), budget)
             if other.score > found.score:
                 found, source = other, "suffix-memory"
         n = len(found.tokens)
@@ -148,34 +134,20 @@ class Suffix(Drafter):
 
     def _remember(self, known: Known, tokens: Sequence[int], begin: int) -> None:
         """tokens[begin:] are output: they go into the memory, behind the output before them if there is nothing between."""
-        if known.growing and known.outputs[-1].end != begin:
-            self._end(known)
-        if not known.growing:
-            known.outputs.append(Output(known.shared.begin(), begin, begin))
-            known.growing = True
-        known.shared.append(known.outputs[-1].seq, tokens[begin:])
-        known.outputs[-1].end = len(tokens)
-
-    def _end(self, known: Known) -> None:
-        if known.growing:
-            known.shared.end(known.outputs[-1].seq, time())
-            known.growing = False
+        known.shared.append(known.output.place(begin, len(tokens)), tokens[begin:])
 
     def rewind(self, session: Context, length: int) -> None:
         known = self._known[session.id]
         if known.own.tokens > length:
             known.own = self._index(session)
-        while known.outputs and known.outputs[-1].end > length:
-            cut = known.outputs.pop()
-            known.shared.remove(cut.seq)
-            known.growing = False
-            if cut.begin < length:
-                self._remember(known, session.tokens[:length], cut.begin)
+        if (across := known.output.rewind(length)) is not None:  # what is left of it is written anew
+            known.output.drop()
+            self._remember(known, session.tokens[:length], across.begin)
 
     def close(self, session: Context) -> None:
         known = self._known.pop(session.id, None)
         if known is not None:
-            self._end(known)
+            known.output.close()
             self.memory.settle(session.tenant)
 
 

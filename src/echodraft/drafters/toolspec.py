@@ -105,7 +105,7 @@ class ToolSpec(Drafter):
         self._known[session.id] = Known(shared, self._grams(()))
 
     def _grams(self, similar: Sequence[NDArray[np.int32]]) -> Grams:
-        grams = Grams(self.shortest, self.longest, len(LENGTHS))
+        grams = Grams(self.longest)
         for ids in reversed(similar):  # the latest text is found first
             grams.add(ids.tolist())
         return grams
@@ -140,11 +140,11 @@ class ToolSpec(Drafter):
 
     def _copies(self, session: Context, known: Known, depth: int) -> list[Chain]:
         """What followed the same n-gram, or the same beginning of an answer."""
-        match, places = known.grams.find(session.tokens[-self.longest :])
+        match, places = self._latest(known, session.tokens)
         said = len(session.tokens) - known.begin
         if known.begin and said < self.longest:
             begun = [*[BREAK] * (self.longest - said), *session.tokens[known.begin :]]
-            n, found = known.grams.find(begun)
+            n, found = self._latest(known, begun)
             match, places = max(match, n), [*found, *(place for place in places if place not in found)]
         chains = []
         for place, most in zip(places, LENGTHS, strict=False):
@@ -152,6 +152,11 @@ class ToolSpec(Drafter):
             path = [1.0, *PromptLookup.claims(match, len(tokens))]
             chains.append(Chain(tokens, [path[i + 1] / path[i] for i in range(len(tokens))], 1.0, self.name))
         return chains
+
+    def _latest(self, known: Known, context: Sequence[int]) -> tuple[int, list[int]]:
+        """The longest match of the end of `context`, and the latest places behind it."""
+        match, places = known.grams.find(context, self.shortest)
+        return match, places[: -len(LENGTHS) - 1 : -1].tolist()
 
     def _calls(self, session: Context, known: Known) -> list[Chain]:
         """How a call of a tool may go on."""
