@@ -89,7 +89,7 @@ class Suffix(Drafter):
         context = [*session.tokens[-MOST_DEPTH:], *more][-MOST_DEPTH:] if known.shared.tokens or not whole else ()
         found, source = self._ask(known.own, () if whole else context, 0 if whole else None, budget), "suffix"
         if known.shared.tokens:
-            other = self._ask(known.shared, context, None if more else known.output.ends(session.tokens), budget)
+            other = self._ask(known.shared, context, None if more else known.output.at_end(len(session.tokens)), budget)
             if other.score > found.score:
                 found, source = other, "suffix-memory"
         n = len(found.tokens)

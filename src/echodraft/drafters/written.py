@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import time
 from typing import Protocol
@@ -48,9 +47,9 @@ class Written:
         self.stretches[-1].end = end
         return self.stretches[-1].seq
 
-    def ends(self, tokens: Sequence[int]) -> int | None:
-        """The growing sequence if its end is that of the session's `tokens`."""
-        return self.stretches[-1].seq if self.growing and self.stretches[-1].end == len(tokens) else None
+    def at_end(self, length: int) -> int | None:
+        """The growing sequence, if it reaches to the end of a text of `length` tokens."""
+        return self.stretches[-1].seq if self.growing and self.stretches[-1].end == length else None
 
     def close(self) -> None:
         """The last stretch grows no more."""
