@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A shell's background job ignores interrupts and hands that down, also to what the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
