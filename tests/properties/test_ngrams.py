@@ -38,10 +38,10 @@ def test_what_is_found_is_what_a_search_finds(tokens: list[int], longest: int, s
         assert (n, places.tolist()) == search(tokens[:end], longest, shortest)
 
 
-@given(texts, st.integers(1, 8), st.integers(1, 40))
-def test_a_draft_is_what_followed_the_match_and_runs_on_into_what_it_copies(tokens: list[int], most: int, cut: int) -> None:
+@given(texts, st.integers(1, 8), st.integers(1, 40), st.booleans())
+def test_a_draft_is_what_followed_the_match_and_runs_on_into_what_it_copies(tokens: list[int], most: int, cut: int, latest: bool) -> None:
     session = Session(0, "", list(tokens), len(tokens), Sampler(), Stops(), 0)
-    drafter = PromptLookup(longest=4)
+    drafter = PromptLookup(longest=4, latest=latest)
     drafter.open(session)
     session.tokens = tokens[: min(cut, len(tokens))]
     drafter.rewind(session, len(session.tokens))
@@ -49,7 +49,7 @@ def test_a_draft_is_what_followed_the_match_and_runs_on_into_what_it_copies(toke
     _, places = search(session.tokens, 4, 1)
     grown = list(session.tokens)
     for _ in range(most if places else 0):
-        grown.append(grown[places[-1] + len(grown) - len(session.tokens)])
+        grown.append(grown[places[-1 if latest else 0] + len(grown) - len(session.tokens)])
     assert draft.token.tolist() == grown[len(session.tokens) :]
     assert draft.parent.tolist() == list(range(-1, len(draft) - 1))
     drafter.close(session)

@@ -15,7 +15,7 @@ from echodraft.core.budget import Budget, Fixed
 from echodraft.core.draft import ANCHOR, Draft
 from echodraft.core.engine import Engine
 from echodraft.core.session import Session
-from echodraft.drafters.toolspec import LENGTHS, ToolSpec
+from echodraft.drafters.toolspec import LENGTHS, Known, ToolSpec
 from echodraft.errors import UsageError
 from echodraft.memory import Memory
 from echodraft.stores.grams import BREAK, Grams
@@ -189,9 +189,12 @@ def all_places(text: list[int], context: list[int], shortest: int, longest: int)
     st.integers(1, 3),
     st.integers(0, 2),
 )
-def test_places_are_those_of_the_longest_match(others: list[list[int]], parts: list[list[int]], shortest: int, more: int) -> None:
+def test_copies_are_from_the_latest_places_of_the_longest_match(
+    others: list[list[int]], parts: list[list[int]], shortest: int, more: int
+) -> None:
     longest = shortest + more
-    grams = Grams(longest)
+    grams, drafter = Grams(longest), ToolSpec(longest, shortest)
+    known = Known(OutputStore(), grams)
     for text in others:
         grams.add(text)
     own: list[int] = []
@@ -202,6 +205,7 @@ def test_places_are_those_of_the_longest_match(others: list[list[int]], parts: l
         for context in (own, begun[-longest:]):
             n, places = grams.find(context, shortest)
             assert (n, places.tolist()) == all_places(grams.text.tolist(), context[-longest:], shortest, longest)
+            assert drafter._latest(known, context) == (n, places.tolist()[::-1][:4])
             for place in places.tolist():
                 copied = grams.read(place, 7)
                 assert BREAK not in copied

@@ -197,10 +197,9 @@ class Ouroboros(Drafter):
         known, likely = self._known[session.id], [budget.estimate(self.name, p) for p in guess.probs]
         if likely:
             known.next += 0.05 * (likely[-1] - known.next)
-        said = guess.tokens if self.inner is None or self.inner.model.reading is None else []  # other ids mean nothing to pool and texts
-        # Where no guesses go into its forwards, it is either not asked at all or goes on as any draft model does.
-        asked = self.k and (self.hosted or not guess.claims)
-        free = expected(self._free(session, said), budget.estimate, FREE) if asked and len(said) == len(guess.claims) else 0.0
+        # Where no guesses go into its forwards (none can where its ids are others), it is not asked, or goes on as any draft model.
+        weighed = self.k and (self.hosted or not guess.claims)
+        free = expected(self._free(session, guess.tokens), budget.estimate, FREE) if weighed else 0.0
         confirmed: float = known.next ** (1.0 + free if self.hosted else 1.0)
         more = known.next * (1.0 - confirmed) / (1.0 - known.next) if known.next < 1.0 else 1.0 + free
         return prod(likely) * (more - (1.0 - confirmed) * free) < budget.floor
