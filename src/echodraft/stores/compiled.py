@@ -20,20 +20,21 @@ OPTIONS: Any = {"nogil": True, "no_cfunc_wrapper": True}
 log = logging.getLogger("echodraft")
 
 
-def compiler(name: str, *files: Path) -> Callable[[F], F]:
-    """A decorator that compiles functions and keeps them in one folder for this state of all `files` together.
+def compiler(name: str, *files: Path, **options: Any) -> Callable[[F], F]:
+    """A decorator that compiles functions, with `options` of Numba, and keeps them in one folder for this state of all `files` together.
 
     Numba sees that a function's own file has changed, but not that a file has whose functions were compiled into it.
     """
     state = sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    options = OPTIONS | options
     folder = Path(SETTINGS.CACHE_DIR or files[0].parent / "__pycache__") / f"{name}-{state[:16]}"
 
     def compiled(function: F) -> F:
         usual, SETTINGS.CACHE_DIR = SETTINGS.CACHE_DIR, str(folder)
         try:
-            return cast("F", numba.njit(cache=True, **OPTIONS)(function))
+            return cast("F", numba.njit(cache=True, **options)(function))
         except RuntimeError:  # no folder to keep it in: compiled by each process
-            return cast("F", numba.njit(**OPTIONS)(function))
+            return cast("F", numba.njit(**options)(function))
         finally:
             SETTINGS.CACHE_DIR = usual
 

@@ -41,6 +41,8 @@ QUERY = 8
 """Bits of a dimension of the query."""
 
 compiled = compiler("hidden", Path(__file__))
+summed = compiler("hidden", Path(__file__), fastmath={"reassoc", "contract"})
+"""For sums that may be taken in any order, and so in vectors."""
 
 
 def _ones(typing: Any, word: Any) -> Any:
@@ -56,6 +58,36 @@ def fill(target: NDArray[Any], values: NDArray[Any]) -> None:
     """target[:] = values, without the text of an error about shapes, which takes two seconds to compile."""
     for j in range(len(target)):
         target[j] = values[j]
+
+
+@summed
+def turn(vectors: Floats, mirror: Floats, order: Ints, signs: Floats, out: Floats) -> None:
+    """out = v - M Mᵀv of each of `vectors` [n, width], M = `mirror` [width, fine]; then mixed, once for each row of `order` and `signs`.
+
+    A round of mixing takes the dimensions in that order and with those signs, and each `WORD` of them through a Hadamard matrix.
+    """
+    width, fine = mirror.shape
+    along, mixed = np.empty(fine, np.float32), np.empty(width, np.float32)
+    for i in range(len(vectors)):
+        along[:] = 0.0
+        for j in range(width):
+            for c in range(fine):
+                along[c] += vectors[i, j] * mirror[j, c]
+        for j in range(width):
+            total = np.float32(0.0)
+            for c in range(fine):
+                total += mirror[j, c] * along[c]
+            out[i, j] = vectors[i, j] - total
+        for r in range(len(order)):
+            for j in range(width):
+                mixed[j] = out[i, order[r, j]] * signs[r, j] * np.float32(0.125)  # 1 / sqrt(WORD)
+            gap = 1
+            while gap < WORD:
+                for begin in range(0, width, 2 * gap):
+                    for j in range(begin, begin + gap):
+                        mixed[j], mixed[j + gap] = mixed[j] + mixed[j + gap], mixed[j] - mixed[j + gap]
+                gap *= 2
+            fill(out[i], mixed)
 
 
 @compiled

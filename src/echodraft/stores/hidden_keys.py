@@ -188,10 +188,9 @@ class Keys:
 
     def _turned(self, vectors: Floats) -> Floats:
         """Vectors with the directions in which keys differ most in the first band, and either band mixed."""
-        out: Floats = np.subtract(vectors, product(product(vectors, self._mirror), self._mirror.T), dtype=np.float32)
-        # Two rounds mix 64 x 64 dimensions: as good as any for the widths of models, and two small products of matrices.
-        for signs, order in zip(self._signs, self._order, strict=True):
-            out = product((out[:, order] * signs).reshape(-1, WORD), MIXED).reshape(out.shape)
+        out: Floats = np.empty_like(vectors)
+        # Two rounds mix 64 x 64 dimensions: as good as any for the widths of models.
+        codes.turn(vectors, self._mirror, self._order, self._signs, out)
         return out
 
     def _sketches(self, turned: Floats) -> Words:
@@ -283,17 +282,6 @@ def mirror(basis: Floats) -> Floats:
     apart[:n] -= np.eye(n, dtype=np.float32)
     out: Floats = np.sqrt(np.float32(2)) * np.linalg.qr(apart)[0]
     return out
-
-
-def hadamard(size: int) -> Floats:
-    """`size` (a power of two) orthonormal rows of equal magnitudes."""
-    rows: Floats = np.ones((1, 1), np.float32)
-    while len(rows) < size:
-        rows = np.asarray(np.block([[rows, rows], [rows, -rows]]) / np.sqrt(2), np.float32)
-    return rows
-
-
-MIXED = hadamard(WORD)
 
 
 def unit(vector: Floats) -> Floats:
