@@ -151,13 +151,13 @@ class PackedLinears:
             return
         self._on = True
         for module, forward in self._layers:
-            module.forward = forward  # type: ignore[method-assign]
+            vars(module)["forward"] = forward  # as `module.forward = …` does, which takes ten times as long
         try:
             yield
         finally:
             self._on = False
             for module, _ in self._layers:
-                del module.forward  # type: ignore[method-assign]
+                del vars(module)["forward"]
 
 
 def _prepared(weight: Tensor, twice: bool) -> tuple[Tensor, float] | None:
