@@ -27,11 +27,11 @@ from echodraft.memory import Memory
 from echodraft.stores.phrases import PhrasePool
 from echodraft.stores.suffix import SuffixStore
 from echodraft.text.tokenizer import Text
-from harness import decoded, drive, run, stream
+from harness import Recorder, decoded, drive, run, stream
 from models import prompt
 
 TEXT, OTHER = prompt(6) * 3, prompt(7, seed=1) * 3
-SWITCHES = ("phrases", "k", "verify", "history", "branch", "output", "texts")
+SWITCHES = ("phrases", "k", "verify", "history", "branch", "output", "texts", "recycle")
 
 
 def engine_for(backend: Any, model: Any = None, memory: Memory | None = None, nodes: int = 48, **knobs: Any) -> Engine:
@@ -145,25 +145,51 @@ def test_a_window_moves_with_the_text_of_the_target() -> None:
     assert [len(level) for level in window._known[session.id].window.levels] == [len(level) for level in full]
 
 
-BARE: dict[str, Any] = {"texts": False, "top_k": 1}
+BARE: dict[str, Any] = {"texts": False, "recycle": False, "top_k": 1}
 """The pool alone, and no siblings: as published."""
 SAID = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 """What the target says, by position, again and again; one token has several successors."""
 
 
+MECHANISMS: dict[str, list[dict[str, Any]]] = {
+    "phrases": [{"phrases": False}, {}],
+    "what it said before": [{"verify": False, "output": False}, {"verify": False, "output": False, "recycle": True}],
+}
+"""Without it, and with it alone."""
+
+
 @pytest.mark.parametrize("mode", ["greedy", "keyed"])
-def test_phrases_make_the_same_draft_in_fewer_forwards(mode: str) -> None:
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_mechanism_makes_the_same_draft_in_fewer_forwards(mechanism: str, mode: str) -> None:
     backend = ToyBackend(copy=100.0)
     drafts, forwards = [], []
-    for phrases in (False, True):
+    for knobs in MECHANISMS[mechanism]:
         draft = ToyBackend(copy=100.0)
-        engine = engine_for(backend, draft_model(draft), gamma=8, k=0, phrases=phrases, branch=False, **BARE)
+        engine = engine_for(backend, draft_model(draft), **{"gamma": 8, "k": 0, "branch": False, **BARE, **knobs})
         session = engine.open(TEXT, sampler(mode), Stops(max_new_tokens=80))
         steps = decoded(drive(engine)[session.id])
         drafts.append([step.draft.token.tolist() for step in steps])
         forwards.append(draft.forwards)
     assert drafts[0] == drafts[1]
     assert forwards[1] < 0.7 * forwards[0]
+
+
+@pytest.mark.parametrize("width", [0, 3])
+def test_every_forward_of_the_draft_model_is_told_to_its_drafter(width: int) -> None:
+    draft = ToyBackend(copy=2.0)
+    engine = engine_for(ToyBackend(copy=2.0), draft_model(draft), gamma=8, width=width)
+    inner = ouroboros(engine).inner
+    assert inner is not None
+    told = inner.engine.drafter = Recorder(inner.engine.drafter)
+    engine.open(TEXT, stops=Stops(max_new_tokens=40))
+    drive(engine)
+    assert len(told.seen) == draft.forwards
+    assert width == 0 or any(len(step.draft) > len(step.verdict.tokens) for step in told.seen)
+    for step in told.seen:
+        assert step.top_k is not None
+        assert len(step.top_k) == len(step.draft) + 1
+        along = step.top_k[[0, *(node + 1 for node in step.verdict.path)], 0].tolist()
+        assert along[: len(step.verdict.tokens)] == list(step.verdict.tokens)
 
 
 def test_a_draft_is_lengthened_by_phrases_behind_its_last_token_and_the_bonus_token_is_kept() -> None:

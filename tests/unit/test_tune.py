@@ -113,7 +113,7 @@ def test_every_knob_that_is_searched_exists_and_takes_its_values(drafter: str) -
 
 def test_a_drafter_without_knobs_to_search_has_its_budget() -> None:
     assert list(ladders_of("suffix", budgets=False)) == [BUDGET]
-    assert list(ladders_of("ouroboros", budgets=False)) == ["gamma", "window", "beta", "k"]
+    assert list(ladders_of("ouroboros", budgets=False)) == ["gamma", "window", "beta", "k", "top_k", "width"]
     assert Setting("suffix").put(BUDGET, 8).method == "suffix:budget=8"
 
 

@@ -82,22 +82,21 @@ class TorchScores:
         return self.pick(self.row(i), rule, position)
 
     def best(self, i: int, rule: Rule, position: int, k: int) -> tuple[list[int], list[float]]:
-        compared = self.row(i)
+        compared = self.logits[i].float()
         if not rule.greedy:
-            x = warped(compared, rule)
+            x = warped(compared.clone(), rule)
             kept = (x > -torch.inf).nonzero()[:, 0]
             compared = torch.full_like(x, -torch.inf, dtype=torch.float64)
             compared[kept] = rule.temperature * (x[kept].double() + gumbel(rule.key(position), kept))
-        value, first = compared.max(dim=-1)
-        sure = (compared - value).exp()
-        total = sure.sum()
-        sure[first] = 2.0  # the chosen one leads, whatever order `topk` gives to equals
-        values, ids = sure.topk(min(k, len(sure)))
+        values, ids = compared.topk(min(max(k, 2), len(compared)))  # two, so that equals are seen
         # One transfer; ids up to 2^53 are exact in float64.
-        host_ids, host = torch.stack([ids.double(), (values / total).double()]).tolist()
-        host[0] /= 2.0
-        keep = sum(p > 0.0 for p in host)
-        return [int(token) for token in host_ids[:keep]], host[:keep]
+        tokens, probs = torch.stack([ids.double(), (values - compared.logsumexp(0)).exp().double()]).tolist()
+        found = [int(token) for token in tokens]
+        if len(found) > 1 and probs[0] == probs[1]:
+            first = int(compared.argmax())  # the chosen one leads, whatever order `topk` gives to equals
+            found = [first, *(token for token in found if token != first)][: len(found)]
+        keep = sum(p > 0.0 for p in probs[:k])  # none where a logit is no number
+        return found[:keep], probs[:keep]
 
     def hidden(self) -> NDArray[np.float16]:
         if self.forward.hidden is None:

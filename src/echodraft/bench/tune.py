@@ -19,11 +19,12 @@ from echodraft.errors import UsageError
 from echodraft.profile import Profile
 
 LENGTHS = {"gamma": (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20)}
+BRANCHES = {"top_k": (1, 2, 3, 4), "width": (0, 1, 2, 3, 4)}
 LADDERS: dict[str, dict[str, tuple[Any, ...]]] = {
-    # Algorithm 1 of Ouroboros: gamma, then W, then beta; then K.
-    "ouroboros": LENGTHS | {"window": (0, 5, 10, 15, 20), "beta": (3, 4, 5, 6, 7, 8, 9), "k": (0, 1, 2, 3, 4, 5, 6)},
-    "speculative": LENGTHS | {"top_k": (1, 2, 3, 4)},
-    "cascade": LENGTHS | {"top_k": (1, 2, 3, 4), "drafter": ("suffix", "prompt-lookup", "recycling")},
+    # Algorithm 1 of Ouroboros: gamma, then W, then beta; then K, and what is ours.
+    "ouroboros": LENGTHS | {"window": (0, 5, 10, 15, 20), "beta": (3, 4, 5, 6, 7, 8, 9), "k": (0, 1, 2, 3, 4, 5, 6)} | BRANCHES,
+    "speculative": LENGTHS | BRANCHES,
+    "cascade": LENGTHS | {"top_k": BRANCHES["top_k"], "drafter": ("suffix", "prompt-lookup", "recycling")},
 }
 """Knobs in the order in which they are tried, each with its values, ascending. Other drafters have their budget alone."""
 BUDGETS: tuple[str | int, ...] = ("auto", 4, 8, 12, 16, 24, 32, 48)

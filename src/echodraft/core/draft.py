@@ -161,6 +161,18 @@ class DraftBuilder:
         )
 
 
+def merged(drafts: Sequence[Draft]) -> Draft:
+    """Several trees as one: a token at one place is there once, with the better claim."""
+    if len(drafts) == 1:
+        return drafts[0]
+    tree = DraftBuilder()
+    for draft in drafts:
+        node = {ANCHOR: ANCHOR}
+        for i, (parent, token, prob) in enumerate(zip(draft.parent.tolist(), draft.token.tolist(), draft.prob.tolist(), strict=True)):
+            node[i] = tree.add(node[parent], token, prob, draft.source[i])
+    return tree.build()
+
+
 def sane(draft: Draft, vocab_size: int, max_nodes: int, max_depth: int, chain: bool = False) -> Draft:
     """What of `draft` may be scored, whatever the drafter did.
 

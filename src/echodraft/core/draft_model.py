@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from echodraft.core.accept import Stops, Verdict
-from echodraft.core.backend import Backend, Request, Shape
+from echodraft.core.backend import Backend, Need, Request, Shape
 from echodraft.core.budget import CPU_CURVE, Budget, CostCurve, Policy
 from echodraft.core.common import common
 from echodraft.core.drafter import Context, Drafter
@@ -17,6 +17,7 @@ from echodraft.core.retokenize import Claim
 from echodraft.core.sampling import Rule, Sampler
 from echodraft.core.scores import Scores
 from echodraft.core.session import Session
+from echodraft.core.step import Step, Times
 from echodraft.errors import EchodraftError
 
 BRINGS = 0.25
@@ -252,19 +253,20 @@ class DraftEngine:
         """A forward that says what comes behind every guess, drafted for as ever, and behind the `branches` of each."""
         engine, backend, context = self.engine, self.model.backend, max(len(inner.tokens) for inner, _ in going)
         drafts = engine.draft([inner for inner, _ in going])[2]
-        requests, rows = list[Request](), list[dict[Path, int]]()
+        requests, rows, roots = list[Request](), list[dict[Path, int]](), list[int]()
         for (inner, guess), paths, draft in zip(going, branches, drafts, strict=True):
             nodes = nodes_of(guess.tokens, [*paths_of(tuple(guess.tokens), draft), *paths])
             rows.append({path: row for row, path in enumerate(nodes, 1)})
             root = inner.prompt_length + (len(nodes[0]) - 1 if nodes else len(guess.tokens))
             inner.cached = backend.rewind(inner.slot, min(inner.cached, root - 1))
             requests.append(Request(inner.slot, inner.tokens[inner.cached : root], as_tree(nodes)))
+            roots.append(root)
         most = max(len(request.pending) + len(request.draft) for request in requests)
         cost = self.model.price(len(going) * most, context) / len(going)
         plain = self.model.price(len(going) * (1 + max(map(len, drafts))), context) / len(going)
-        scores = backend.score(requests, frozenset())
-        verdicts = []
-        for (inner, guess), paths, row, said in zip(going, branches, rows, scores, strict=True):
+        scores = backend.score(requests, engine.drafter.needs)
+        verdicts, steps = [], []
+        for (inner, guess), paths, row, said, request, root in zip(going, branches, rows, scores, requests, roots, strict=True):
             sampler, text = inner.sampler, inner.prompt_length
             assert isinstance(sampler, Surely)
             for path in paths:
@@ -282,7 +284,12 @@ class DraftEngine:
             verdicts.append(Verdict(tuple(ids[0] for ids, _ in claims), tuple(right), inner.finish))
             guess.claims, guess.cost, guess.forwards = [*guess.claims, *claims], guess.cost + cost, guess.forwards + 1
             guess.wide += max(0.0, cost - plain)
+            came = Verdict(tuple(inner.tokens[root:]), tuple(kept), inner.finish)
+            top_k = said.top_k(engine.drafter.top_k) if Need.TOP_K in engine.drafter.needs else None
+            fed, times = len(request.pending), Times(0.0, 0.0, 0.0, 0.0)
+            steps.append(Step(inner, len(request.draft), request.draft, came, fed, False, len(going), times, top_k=top_k))
         engine.policy.observe(drafts, verdicts, context)
+        engine.drafter.observe(steps)
 
     def _follow(self, session: Context, most: int) -> Session | None:
         """The draft model's session, brought to where the target's is; None where there is no room for a guess."""

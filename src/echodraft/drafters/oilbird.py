@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from echodraft.core.backend import Need
 from echodraft.core.budget import MOST_NODES, Budget
-from echodraft.core.draft import ANCHOR, Draft, DraftBuilder
+from echodraft.core.draft import Draft, merged
 from echodraft.core.drafter import Context, Drafter, Words
 from echodraft.core.step import Step
 from echodraft.drafters import drafter_class, taken
@@ -207,15 +207,3 @@ class Oilbird(Drafter):
 @cache
 def _tell(what: str, left: str) -> None:
     log.info("There are no %s here, so oilbird drafts with %s alone.", what, left)
-
-
-def merged(drafts: Sequence[Draft]) -> Draft:
-    """Trees of several hosts as one: a token at one place is there once, with the better claim."""
-    if len(drafts) == 1:
-        return drafts[0]
-    tree = DraftBuilder()
-    for draft in drafts:
-        node = {ANCHOR: ANCHOR}
-        for i, (parent, token, prob) in enumerate(zip(draft.parent.tolist(), draft.token.tolist(), draft.prob.tolist(), strict=True)):
-            node[i] = tree.add(node[parent], token, prob, draft.source[i])
-    return tree.build()

@@ -18,6 +18,7 @@ from echodraft.core.step import Step
 from echodraft.drafters.none import NoDrafter
 from echodraft.drafters.phrase_counts import Counts
 from echodraft.drafters.phrase_tree import Phrases, PhraseTree, PhraseWindow, expected
+from echodraft.drafters.recycling import Recycling
 from echodraft.drafters.suffix import Suffix
 from echodraft.errors import UsageError
 from echodraft.memory import Memory
@@ -60,9 +61,9 @@ class Ouroboros(Drafter):
     by what the target said, in truth or along them. (4) `history`: the pool is the tenant's and outlives the request. Unlike in the
     released code the bonus token behind a whole phrase is kept, nothing follows an end token, corrections work after rejections, too.
     Where the target samples, the draft model samples with the same noise. Beyond the paper: the pool is bounded (`stores/phrases.py`),
-    `branch`, `output`, `texts`, `top_k` and `draft`; the draft model is asked where that pays, by what is guessed without it.
-    Needs: a draft model, the target's best ids. As published: window=20, rows=239, branch=false, output=false, texts=false, top_k=1 and a
-    fixed budget of gamma + k (beta - 1).
+    `branch`, `output`, `texts`, `recycle`, `top_k` and `draft`; the draft model is asked where that pays, by what is guessed without it.
+    Needs: a draft model, the target's best ids. As published: window=20, rows=239, branch=false, output=false, texts=false,
+    recycle=false, top_k=1 and a fixed budget of gamma + k (beta - 1).
 
     gamma    tokens of the draft model's draft at most, fewer where one more forward of it does not pay; 0 = as many as the budget
     beta     tokens of a phrase, its key included
@@ -76,6 +77,7 @@ class Ouroboros(Drafter):
     branch   phrases also beside the draft and behind each other, where their probability makes it worth it
     output   output becomes phrases as well; the paper takes what its window made of it
     texts    what followed longer ends of the text, in this text and in the tenant's outputs, is guessed as phrases are
+    recycle  what the draft model held likely behind each token before is guessed for it, beside phrases (see `recycling`)
     top_k    candidates of the draft model for each token of its draft, the chosen one included; the others become siblings
     width    siblings behind which each of its forwards also goes on, where rows are cheap and nodes are left; not beside a window
     draft    use the draft model; without one the pool drafts for the target
@@ -99,6 +101,7 @@ class Ouroboros(Drafter):
         branch: bool = True,
         output: bool = True,
         texts: bool = True,
+        recycle: bool = True,
         top_k: int = 3,
         width: int = 3,
         draft: bool = True,
@@ -128,9 +131,10 @@ class Ouroboros(Drafter):
         if draft and draft_model is not None:
             self.cost, same = draft_model.cost, draft_model.reading is None
             self.ends = draft_model.eos if same else frozenset()
+            recycling = Recycling(memory=self.memory) if recycle and Need.TOP_K in draft_model.backend.offers else None
             drafter: Drafter = NoDrafter()
             if phrases and same:  # phrases are the target's ids
-                drafter = PhraseWindow(window, beta, guesses, self.memory) if window else Phrases(self._inside)
+                drafter = PhraseWindow(window, beta, guesses, self.memory) if window else Phrases(self._inside, recycling)
             policy = Fixed(rows) if rows or not (phrases and same) else draft_model.make_policy(drafter)
             self.inner = DraftEngine(draft_model, drafter, policy, top_k, 0 if window else width)
         self.texts = Suffix(memory=self.memory) if texts else None

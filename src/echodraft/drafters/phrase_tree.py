@@ -8,12 +8,14 @@ from itertools import islice
 from typing import NamedTuple
 
 from echodraft.core.budget import Budget
-from echodraft.core.draft import ANCHOR, Draft
+from echodraft.core.draft import ANCHOR, Draft, merged
 from echodraft.core.drafter import Context, Drafter
 from echodraft.core.fill import Child, fill
 from echodraft.core.guess import Path
 from echodraft.core.retokenize import Claim
+from echodraft.core.step import Step
 from echodraft.drafters.lookahead import Known, Lookahead
+from echodraft.drafters.recycling import Recycling
 from echodraft.memory import Memory
 from echodraft.stores.phrases import Phrase, PhrasePool
 
@@ -155,16 +157,34 @@ def expected(draft: Draft, estimate: Callable[[str, float], float], most: int) -
 class Phrases(Drafter):
     """Drafts for a draft model what the target's pool and texts hold, guess behind guess: the draft model says what of it is its own text.
 
-    guess  the guesses for a session of the draft model
+    guess      the guesses for a session of the draft model
+    recycling  beside them, what the draft model itself held likely behind each token when it last scored it
     """
 
     name = "phrases"
 
-    def __init__(self, guess: Callable[[Context], Draft]) -> None:
-        self.guess = guess
+    def __init__(self, guess: Callable[[Context], Draft], recycling: Recycling | None = None) -> None:
+        self.guess, self.recycling = guess, recycling
+        if recycling is not None:
+            self.needs, self.top_k = recycling.needs, recycling.top_k
+
+    def open(self, session: Context) -> None:
+        if self.recycling is not None:
+            self.recycling.open(session)
 
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
-        return [self.guess(session) for session in sessions]
+        guesses = [self.guess(session) for session in sessions]
+        if self.recycling is None:
+            return guesses
+        return [merged(each) for each in zip(guesses, self.recycling.propose(sessions, budgets), strict=True)]
+
+    def observe(self, steps: Sequence[Step]) -> None:
+        if self.recycling is not None:
+            self.recycling.observe(steps)
+
+    def close(self, session: Context) -> None:
+        if self.recycling is not None:
+            self.recycling.close(session)
 
 
 class PhraseWindow(Lookahead):
