@@ -24,6 +24,7 @@ from echodraft.core.step import Step
 from echodraft.curves import load_curve, save_curve
 from echodraft.errors import UsageError
 from harness import Scripted, decoded, drive
+from models import prompt
 
 VOCAB = 97
 SAID = np.random.default_rng(1).integers(1, VOCAB - 1, 5000).tolist()
@@ -152,7 +153,7 @@ def test_texts_that_can_be_guessed_are_found_among_those_that_cannot(drafter: st
     lost = world.lost
     found = next(i for i in range(40) if world.run(GOOD)[0].verdict.accepted)
     assert found <= 10
-    for _ in range(20):
+    for _ in range(30):
         world.run(GOOD)
     assert world.lost < lost - 100
 
@@ -271,3 +272,13 @@ def test_what_reading_takes_is_measured_and_kept(tmp_path: Path) -> None:
     save_curve(CostCurve((1, 2), ((1.0, 1.5),), read=(3.0, 4.0)), tmp_path / "wrong.json")
     with pytest.raises(UsageError, match="incomplete"):
         load_curve(tmp_path / "wrong.json")
+
+
+def test_what_is_known_without_the_draft_model_is_drafted_where_that_is_too_dear() -> None:
+    draft = ToyBackend(copy=100.0)
+    model = draft_model(draft, cost=50.0)
+    engine = Engine(ToyBackend(copy=100.0), make_drafter("ouroboros", {}, {"draft_model": model}), Adaptive(TARGET, draft=50.0))
+    session = engine.open(3 * prompt(12), stops=Stops(max_new_tokens=200))
+    steps = decoded(drive(engine)[session.id])
+    assert len(steps) < 100
+    assert draft.forwards == 0

@@ -10,7 +10,7 @@ import torch
 
 from echodraft.backends import transformers_sampling as in_torch
 from echodraft.backends.toy import ArrayScores
-from echodraft.backends.transformers_sampling import Forward, TorchScores, warpers
+from echodraft.backends.transformers_sampling import Blocks, Forward, TorchScores, warpers
 from echodraft.core import sampling
 from echodraft.core.sampling import Rule, pick, warp
 from echodraft.errors import EchodraftError
@@ -110,3 +110,23 @@ def test_rows_are_copies_that_a_processor_may_change() -> None:
 
 def test_the_best_of_a_small_vocabulary_are_all_of_it() -> None:
     assert torch_scores(np.asarray([[0.0, 2.0, 1.0]])).top_k(8).tolist() == [[1, 2, 0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("vocab", [7, 97, 256, 1000, 4096])
+def test_the_best_of_blocks_are_the_best_of_all_and_of_equal_ones_the_first_leads(vocab: int, dtype: torch.dtype) -> None:
+    values = (8.0 * torch.rand(2, 3, vocab, generator=torch.Generator().manual_seed(vocab))).round().to(dtype)  # with many equal ones
+    blocks = Blocks(values)
+    best, index = blocks.best()
+    assert index.tolist() == [[row.index(max(row)) for row in rows] for rows in values.tolist()]
+    assert best.tolist() == values.amax(dim=-1).tolist()
+    for k in (1, 3, min(8, vocab)):
+        top, ids = blocks.top(k)
+        assert top.tolist() == values.topk(k).values.tolist() == values.gather(-1, ids).tolist()
+        assert all(len(set(row)) == k for row in ids.flatten(0, 1).tolist())
+
+
+def test_a_row_with_something_that_is_no_number_has_no_best() -> None:
+    values = torch.zeros(1, 2, 256)
+    values[0, 1, 200] = torch.nan
+    assert Forward(values, None).best() == [[0, -1]]

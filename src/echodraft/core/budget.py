@@ -29,7 +29,7 @@ NEAR = 64
 class Budget:
     """What one session may draft this step: nodes in all, depth of the tree, children of one node.
 
-    forwards  of a draft model, at most
+    forwards  of a draft model, at most; 0 = what is known without it
     floor     a token whose path is less likely does not pay for the forward of the draft model that makes it; 0 where that costs nothing
     least     the n-th likeliest node is not scored if its path is less likely than least[n - 1], whatever comes behind it, by the prices
               of the step before; may be shorter
@@ -75,9 +75,13 @@ class CostCurve:
         # A measured curve may dip by noise or where another kernel begins; a plan must not ask for more rows only to ride a dip.
         return np.maximum.accumulate(table)
 
+    def near(self, most: int, context: int) -> NDArray[np.float64]:
+        """`table` for a context near `context`, kept. Read only."""
+        return _table(self, most, context // NEAR * NEAR)
+
     def price(self, rows: int, context: int) -> float:
         """Cost of `rows` rows near `context`."""
-        return _price(self, rows, context // NEAR * NEAR)
+        return float(self.near(rows, context)[rows])
 
     def reading(self, tokens: int, context: int) -> float:
         """Cost of reading `tokens` more tokens up to `context`: as measured, else as that many rows cost."""
@@ -195,7 +199,8 @@ class Adaptive:
 
     Where every token of a proposal costs a forward of a draft model (`draft`, in plain steps), the drafter is told the floor below which
     one more does not pay, and is not asked for more than the balance holds. While what it proposes is not worth its cost, drafting
-    included, it is asked again after 1, 2, 4, … 64 steps only; where drafts paid, the end of a request gives the next one a fresh start.
+    included, the draft model is asked again after 1, 2, 4, … 64 steps only, and what the drafter knows without it is drafted meanwhile;
+    where drafts paid, the end of a request gives the next one a fresh start.
     What must be read first is for the `ledger` to allow, which bounds what all sessions lose together.
 
     `balance` bounds the loss, in plain steps: it starts with `credit`, earns a share `trickle` of every step and what drafts save, pays
@@ -238,9 +243,10 @@ class Adaptive:
         dear = self.draft + float(np.max(extra[1:] / np.arange(1, 17)))  # so much holds for any number: what was drafted can be scored
         asked = self._ask(rooms, prices, dear) if self._since >= self._wait else set()
         forwards = min(self.most, int(self._purse / dear))
+        floor, estimate = self._rate * one, self.calibration.estimate
         return [
-            Budget(nodes, min(room, nodes), floor=self._rate * one, forwards=forwards, estimate=self.calibration.estimate)
-            for room, nodes in ((room, self.most if i in asked else 0) for i, room in enumerate(rooms))
+            Budget(self.most, min(room, self.most), floor=floor, forwards=forwards if i in asked else 0, estimate=estimate)
+            for i, room in enumerate(rooms)
         ]
 
     def _ask(self, rooms: Sequence[int], prices: Sequence[float], one: float) -> set[int]:
@@ -249,7 +255,7 @@ class Adaptive:
         if self._purse < one:
             return asked
         batch = len(rooms)
-        step = float(self.curve.table(batch, self._context)[batch])
+        step = self.curve.price(batch, self._context)
         for i in sorted(range(batch), key=prices.__getitem__):
             price = prices[i] / step
             affordable = self.ledger.holds - self._read - price >= one
@@ -276,7 +282,7 @@ class Adaptive:
     def _made(self, context: int) -> float:
         """What the proposals cost to make, in plain steps of the batch, with what was read for them."""
         spent, batch = sum(draft.cost for draft in self._proposed), len(self._proposed)
-        return spent / float(self.curve.table(batch, context)[batch]) if spent else 0.0
+        return spent / self.curve.price(batch, context) if spent else 0.0
 
     def _drafting(self, context: int) -> float:
         """The same without the reading, which is booked apart."""
@@ -342,14 +348,16 @@ class Adaptive:
 
     def _extra(self, batch: int, nodes: int, context: int) -> NDArray[np.float64]:
         """What 0…nodes nodes a session cost beyond a plain step, in plain steps. Rows of a batch are padded to one width."""
-        table = self.curve.table(batch * (nodes + 1), context)
+        table = self.curve.near(batch * (nodes + 1), context)
         extra: NDArray[np.float64] = table[batch::batch] / table[batch] - 1.0
         return extra
 
 
-@lru_cache(4096)
-def _price(curve: CostCurve, rows: int, context: int) -> float:
-    return float(curve.table(rows, context)[rows])
+@lru_cache(512)
+def _table(curve: CostCurve, most: int, context: int) -> NDArray[np.float64]:
+    table = curve.table(most, context)
+    table.flags.writeable = False
+    return table
 
 
 @lru_cache(256)

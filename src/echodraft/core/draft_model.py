@@ -178,7 +178,7 @@ class DraftEngine:
         guesses = [Guess() for _ in sessions]
         live: dict[int, tuple[int, Session]] = {}  # by the id of the draft model's session
         for i, (session, n) in enumerate(zip(sessions, most, strict=True)):
-            inner = self._follow(session, n)
+            inner = self._follow(session, n) if n else None
             if inner is not None:
                 live[inner.id] = i, inner
         while live:
@@ -192,9 +192,9 @@ class DraftEngine:
                 if inner.finish is not None or enough(i, guesses[i]) or self._left(guesses[i], budgets[i]) < 1.0:
                     del live[inner.id]
         for session, guess in zip(sessions, guesses, strict=True):
-            followed = self._followed[session.id]
-            guess.claims = followed.reading.write(session.tokens, guess.claims)
             if guess.forwards:
+                followed = self._followed[session.id]
+                guess.claims = followed.reading.write(session.tokens, guess.claims)
                 followed.seen, followed.guess = len(session.tokens), guess.tokens
         return guesses
 

@@ -35,7 +35,7 @@ class Known:
     """What is kept of a session: its pool, how much of its text the pool has read, and what was drafted last.
 
     guessed what was guessed last without the draft model, and behind what
-    budget  of the draft before
+    budget  of the last draft for which the draft model might be asked
     alone   the guesses are sure enough: the draft model is not asked for the next draft
     next    how likely the next token of a draft is, given those before: a running mean
     """
@@ -176,7 +176,8 @@ class Ouroboros(Drafter):
         ]
         for session, budget, n in zip(sessions, budgets, most, strict=True):
             known = self._known[session.id]
-            known.budget = budget
+            if budget.forwards:
+                known.budget = budget
             if not n:  # only a draft shows that the text has turned: where none is made, its mean drifts back, so that one is tried again
                 known.next += 0.01 * (START - known.next)
         room = self.window + self.beta if self.window else 0

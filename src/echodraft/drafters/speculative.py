@@ -84,7 +84,7 @@ class Speculative(Drafter):
         return 0.0 if self.inner is None else self.inner.price(session)
 
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
-        if self.inner is None:
+        if self.inner is None or not any(budget.forwards for budget in budgets):
             return [EMPTY] * len(sessions)
         most = [self._most(session, budget) for session, budget in zip(sessions, budgets, strict=True)]
         guesses = self.inner.guess(sessions, most, budgets, lambda i, guess: self._enough(guess, budgets[i]))
