@@ -455,8 +455,7 @@ def test_what_a_drafter_counts_itself_is_measured_and_shown_beside_the_speed_up(
     assert own["report"]["tokens_per_step"] == pytest.approx(own["mean_accepted"])
     assert [part["items"] for part in own["growth"]] == [1, 1, 1, 2]
     pools = [part["report"]["pool_phrases"] for part in own["growth"]]
-    assert pools == sorted(pools)
-    assert pools[0] < pools[1]  # another prompt, another text
+    assert pools[0] < min(pools[1:])  # another prompt, another text; later a correction may make two phrases one
     assert own["growth"][-1]["report"] == own["report"]
     cold = json.loads(cli(*call, "--memory", "cold", "--json").out)["results"][1]
     assert cold["report"]["steps"] < own["steps"]

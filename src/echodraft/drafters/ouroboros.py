@@ -77,7 +77,7 @@ class Ouroboros(Drafter):
     branch   phrases also beside the draft and behind each other, where their probability makes it worth it
     output   output becomes phrases as well; the paper takes what its window made of it
     texts    what followed longer ends of the text, in this text and in the tenant's outputs, is guessed as phrases are
-    recycle  what the draft model held likely behind each token before is guessed for it, beside phrases (see `recycling`)
+    recycle  what the draft model held likely behind each token before is guessed for it, beside phrases (as `recycling` does for a target)
     top_k    candidates of the draft model for each token of its draft, the chosen one included; the others become siblings
     width    siblings behind which each of its forwards also goes on, where rows are cheap and nodes are left; not beside a window
     draft    use the draft model; without one the pool drafts for the target

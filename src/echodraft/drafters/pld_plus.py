@@ -107,7 +107,8 @@ class PldPlus(Drafter):
         def children(at: tuple[int, int]) -> list[Child[tuple[int, int]]]:
             copy, n = at
             found = range(len(copies)) if copy < 0 else [copy]
-            return [Child(*copies[i][n], self.name, (i, n + 1)) for i in found if n < len(copies[i])]
+            behind = (Child(*copies[i][n], self.name, (i, n + 1)) for i in found if n < len(copies[i]))
+            return sorted(behind, key=lambda child: -child.prob)
 
         return fill(budget, (-1, 0), children)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from time import time
 from typing import NamedTuple
@@ -119,8 +119,10 @@ class ToolSpec(Drafter):
         chains = [*self._copies(session, known, budget.depth), *self._calls(session, known)]
         store = self.tree.store(session)
 
-        def children(state: State) -> list[Child[State]]:
+        def children(state: State) -> Iterable[Child[State]]:
             token, places = state
+            if not places:
+                return (Child(t, p, "recycling", (t, ())) for t, p in zip(store.successors(token), Recycling.FOLLOW, strict=False))
             total = sum(chains[i].weight for i, _ in places)
             guesses: dict[int, float] = {}
             ahead: dict[int, list[tuple[int, int]]] = {}
