@@ -162,12 +162,12 @@ class Writer:
 
     def _check(self, manifest: Mapping[str, Any]) -> None:
         before = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
-        for key in ("version", "model", "dtype", "vocab_size", "width", "layers", "suite"):
-            if before.get(key) != manifest[key]:
-                raise UsageError(f"{self.folder} was begun with another {key} ({before.get(key)}). Use the same, or another folder.")
-        for key, value in manifest["settings"].items():
-            if key not in FREE and before["settings"].get(key) != value:
-                raise UsageError(f"{self.folder} was begun with another {key} ({before['settings'].get(key)}). Use it, or another folder.")
+        keys = ("version", "model", "dtype", "vocab_size", "width", "layers", "suite")
+        compared = {key: (before.get(key), manifest[key]) for key in keys}
+        compared |= {key: (before["settings"].get(key), value) for key, value in manifest["settings"].items() if key not in FREE}
+        for key, (old, new) in compared.items():
+            if old != new:
+                raise UsageError(f"{self.folder} was begun with another {key} ({old}, now {new}). Use the same, or another folder.")
 
     def find(self, id_: str) -> Entry | None:
         """The request of this id if it is finished."""
