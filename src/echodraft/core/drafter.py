@@ -77,7 +77,8 @@ class Drafter:
     calibrated = False
     """Whether what it says of its nodes are chances by its own counts, which the budget then takes as they are."""
     cost = 0.0
-    """What one more token of a draft costs, in plain steps of the target: a forward of a draft model, if there is one."""
+    """What one more token of a draft costs, in plain steps of the target: a forward of a draft model, if there is one. A drafter with a
+    cost heeds `Budget.forwards`: at 0 it proposes what costs nothing."""
 
     def spare(self, missing: frozenset[Need]) -> bool:
         """Asked before anything else where a backend does not offer `missing`: whether the drafter, which needs them, goes on without."""
