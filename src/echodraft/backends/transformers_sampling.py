@@ -154,9 +154,35 @@ class TorchScores:
         return states
 
 
+NUCLEUS, NEARLY = 128, 2e-5
+"""Tokens among which those of `top_p` are looked for first; how near to it a sum may come before rounding decides."""
+
+
 def warped(values: Tensor, rule: Rule) -> Tensor:
     """A row [vocab] with temperature applied; tokens that the rule excludes are -inf."""
+    if rule.top_p < 1.0 and not rule.top_k and not rule.min_p and values.device.type == "cpu":
+        found = nucleus(values / rule.temperature, rule.top_p)
+        if found is not None:
+            return found
     out: Tensor = warpers(rule)(None, values[None])[0]  # type: ignore[arg-type]
+    return out
+
+
+def nucleus(x: Tensor, top_p: float) -> Tensor | None:
+    """A row [vocab] without what Hugging Face's warper takes away by `top_p`, and without its sort of the vocabulary, which takes 15 ms.
+
+    A token stays while those that are likelier come to less than `top_p`. None where that is not clear: they are many, or a sum is so near
+    that rounding decides, or equals stand on both sides.
+    """
+    top, ids = Blocks(x).top(min(NUCLEUS, len(x)))
+    probs = (top - x.logsumexp(0)).exp().double()
+    likelier = probs.cumsum(0) - probs
+    n = int((likelier < top_p).sum())
+    clear = 0 < n < len(top) and float((likelier - top_p).abs().min()) > NEARLY and bool(top[n - 1] > top[n])
+    if not clear:
+        return None
+    out = torch.full_like(x, -torch.inf)
+    out[ids[:n]] = top[:n]
     return out
 
 
