@@ -73,7 +73,7 @@ def test_a_table_has_a_row_a_setting_with_what_was_remembered(own: Corpus, same_
 
 
 def test_a_pool_that_another_recording_filled_helps_where_it_is_of_the_same_task(own: Corpus, same_task: Corpus) -> None:
-    method = "ouroboros:draft=false"
+    method = "ouroboros:draft=false:host="
     settings = [Setting("", method, "other"), Setting("", method, "carried"), Setting("", f"{method}:history=false", "request")]
     steps = [row["all"]["steps"] for row in ablate(own, settings, 12, CURVE, other=same_task)]
     assert steps[0] < steps[1] < steps[2]

@@ -21,8 +21,8 @@ from echodraft.core.session import Session
 from echodraft.core.step import Step
 from echodraft.drafters.none import NoDrafter
 from echodraft.drafters.ouroboros import Ouroboros, rescued
-from echodraft.drafters.phrase_tree import PhraseTree, PhraseWindow
-from echodraft.errors import UsageError
+from echodraft.drafters.phrase_tree import PhraseTree, PhraseWindow, branches
+from echodraft.errors import Unsupported, UsageError
 from echodraft.memory import Memory
 from echodraft.stores.phrases import PhrasePool
 from echodraft.stores.suffix import SuffixStore
@@ -31,7 +31,7 @@ from harness import Recorder, decoded, drive, run, stream
 from models import prompt
 
 TEXT, OTHER = prompt(6) * 3, prompt(7, seed=1) * 3
-SWITCHES = ("phrases", "k", "verify", "history", "branch", "output", "texts", "recycle")
+SWITCHES = ("phrases", "k", "verify", "history", "branch", "output", "texts", "host", "recycle")
 
 
 def engine_for(backend: Any, model: Any = None, memory: Memory | None = None, nodes: int = 48, **knobs: Any) -> Engine:
@@ -59,7 +59,7 @@ def step(engine: Engine, session: Session) -> Step:
 
 
 def off(name: str) -> Any:
-    return 0 if name == "k" else False
+    return {"k": 0, "host": ""}.get(name, False)
 
 
 @pytest.mark.parametrize("mode", ["greedy", "keyed"])
@@ -145,7 +145,7 @@ def test_a_window_moves_with_the_text_of_the_target() -> None:
     assert [len(level) for level in window._known[session.id].window.levels] == [len(level) for level in full]
 
 
-BARE: dict[str, Any] = {"texts": False, "recycle": False, "top_k": 1}
+BARE: dict[str, Any] = {"texts": False, "host": "", "recycle": False, "top_k": 1}
 """The pool alone, and no siblings: as published."""
 SAID = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 """What the target says, by position, again and again; one token has several successors."""
@@ -403,7 +403,7 @@ def test_candidates_of_the_draft_model_become_siblings_and_guesses_that_agree_wi
 def test_guesses_that_agree_are_surer_and_named_after_all_who_make_them() -> None:
     pool = PhrasePool()
     pool.add([7, 5])
-    text, chances = Draft.chain([5], 0.5, "suffix"), {}
+    text, chances = branches(Draft.chain([5], 0.5)), {}
     for one in (PhraseTree(pool, 3, 7), PhraseTree(PhrasePool(), 3, 7, text=lambda _: text), PhraseTree(pool, 3, 7, text=lambda _: text)):
         draft = one.draft(7, Budget(1, 1))
         chances[draft.source[0]] = float(draft.prob[0])
@@ -436,3 +436,34 @@ def test_texts_of_the_target_draft_for_the_draft_model_and_hold_nothing_that_it_
     (store,) = [store for _, store in memory if isinstance(store, SuffixStore)]
     assert {t for entry in store.entries() for t in entry["ids"]} <= set(SAID)
     assert store.tokens == 60
+
+
+@pytest.mark.parametrize("draft", [True, False])
+def test_what_a_host_drafts_is_taken_in(draft: bool) -> None:
+    """A text that repeats itself, of which pool and draft model know nothing."""
+    steps = {}
+    for host in ("", "prompt-lookup"):
+        knobs = {**BARE, "host": host, "draft": draft, "gamma": 2, "output": False, "verify": False}
+        engine = engine_for(stream(list(range(1, 40))), draft_model(stream([50])), nodes=8, **knobs)
+        session = engine.open([1], stops=Stops(max_new_tokens=200))
+        steps[host] = len(decoded(drive(engine)[session.id]))
+    assert steps[""] == 200
+    assert steps["prompt-lookup"] < 80
+
+
+def test_a_backend_without_hidden_states_leaves_a_host_what_it_can_do_without() -> None:
+    backend = ToyBackend()
+    backend.offers = frozenset({Need.TOP_K})  # type: ignore[misc]
+    engine = engine_for(backend)
+    assert Need.HIDDEN not in engine.drafter.needs
+    session = engine.open(TEXT, stops=Stops(max_new_tokens=NEW))
+    drive(engine)
+    assert session.output == plain(ToyBackend(), TEXT)
+    backend.offers = frozenset({Need.HIDDEN})  # type: ignore[misc]
+    with pytest.raises(Unsupported, match="top-k"):
+        engine_for(backend)
+
+
+def test_a_host_with_a_draft_model_of_its_own_is_refused() -> None:
+    with pytest.raises(UsageError, match="cascade"):
+        make_drafter("ouroboros", {"host": "cascade"}, {})

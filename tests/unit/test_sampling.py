@@ -7,10 +7,11 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 from echodraft.backends import transformers_sampling as in_torch
 from echodraft.backends.toy import ArrayScores
-from echodraft.backends.transformers_sampling import Blocks, Forward, TorchScores, nucleus, warped, warpers
+from echodraft.backends.transformers_sampling import Blocks, Forward, Nucleus, TorchScores, nucleus, warpers
 from echodraft.core import sampling
 from echodraft.core.sampling import Rule, pick, warp
 from echodraft.errors import EchodraftError
@@ -134,13 +135,14 @@ def test_a_row_with_something_that_is_no_number_has_no_best() -> None:
 
 @pytest.mark.parametrize("top_p", [0.1, 0.5, 0.8, 0.95])
 @pytest.mark.parametrize("scale", [0.01, 3.0, 8.0])
-def test_a_nucleus_found_among_the_likeliest_is_that_of_the_whole_vocabulary(scale: float, top_p: float) -> None:
-    values = scale * torch.randn(5, 4096, generator=torch.Generator().manual_seed(7))
-    rule = Rule(temperature=0.7, top_p=top_p)
-    for row in values:
-        assert torch.equal(warped(row, rule), warpers(rule)(None, row[None])[0])
-    found = [nucleus(row / 0.7, top_p) for row in values]
-    assert all(one is None for one in found) == (scale == 0.01), "a flat row has no small nucleus"
+@pytest.mark.parametrize("top_k", [0, 50])
+def test_a_nucleus_found_among_the_likeliest_is_that_of_transformers(scale: float, top_p: float, top_k: int) -> None:
+    values = scale * torch.randn(5, 4096, generator=torch.Generator().manual_seed(7)) / 0.7
+    if top_k:
+        values = TopKLogitsWarper(top_k)(None, values)
+    assert torch.equal(Nucleus(top_p)(None, values), TopPLogitsWarper(top_p)(None, values))
+    found = [nucleus(row, top_p) for row in values]
+    assert all(one is None for one in found) == (scale == 0.01 and not top_k), "a flat row has no small nucleus"
 
 
 def test_equals_at_the_edge_of_a_nucleus_are_left_to_transformers() -> None:

@@ -133,7 +133,7 @@ class TorchScores:
     def best(self, i: int, rule: Rule, position: int, k: int) -> tuple[list[int], list[float]]:
         compared = self.logits[i].float()
         if not rule.greedy:
-            x = warped(compared.clone(), rule)
+            x = warped(compared, rule)
             kept = (x > -torch.inf).nonzero()[:, 0]
             compared = torch.full_like(x, -torch.inf, dtype=torch.float64)
             compared[kept] = rule.temperature * (x[kept].double() + gumbel(rule.key(position), kept))
@@ -160,16 +160,23 @@ NUCLEUS, NEARLY = 128, 2e-5
 
 def warped(values: Tensor, rule: Rule) -> Tensor:
     """A row [vocab] with temperature applied; tokens that the rule excludes are -inf."""
-    if rule.top_p < 1.0 and not rule.top_k and not rule.min_p and values.device.type == "cpu":
-        found = nucleus(values / rule.temperature, rule.top_p)
-        if found is not None:
-            return found
     out: Tensor = warpers(rule)(None, values[None])[0]  # type: ignore[arg-type]
     return out
 
 
+class Nucleus(TopPLogitsWarper):
+    """Hugging Face's warper, the same rows bit for bit, without its sort of the vocabulary where the tokens that stay are few."""
+
+    def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
+        found = [nucleus(row, self.top_p) for row in scores] if scores.device.type == "cpu" else []
+        if found and all(row is not None for row in found):
+            return torch.stack(found)
+        out: Tensor = super().__call__(input_ids, scores)
+        return out
+
+
 def nucleus(x: Tensor, top_p: float) -> Tensor | None:
-    """A row [vocab] without what Hugging Face's warper takes away by `top_p`, and without its sort of the vocabulary, which takes 15 ms.
+    """A row [vocab] without what is beyond `top_p`, found among the likeliest: a sort of 150,000 tokens takes 15 ms.
 
     A token stays while those that are likelier come to less than `top_p`. None where that is not clear: they are many, or a sum is so near
     that rounding decides, or equals stand on both sides.
@@ -187,14 +194,14 @@ def nucleus(x: Tensor, top_p: float) -> Tensor | None:
 
 
 def warpers(rule: Rule) -> LogitsProcessorList:
-    """Hugging Face's own warpers in `generate`'s order."""
+    """Hugging Face's warpers in `generate`'s order."""
     chain = LogitsProcessorList()
     if rule.temperature not in (0.0, 1.0):
         chain.append(TemperatureLogitsWarper(rule.temperature))
     if rule.top_k:
         chain.append(TopKLogitsWarper(rule.top_k))
     if rule.top_p < 1.0:
-        chain.append(TopPLogitsWarper(rule.top_p))
+        chain.append(Nucleus(rule.top_p))
     if rule.min_p > 0.0:
         chain.append(MinPLogitsWarper(rule.min_p))
     return chain

@@ -46,15 +46,18 @@ TABLES: dict[str, dict[str, tuple[Setting, ...]]] = {
             Setting("speculative decoding", "speculative:gamma=12:top_k=1", "none"),
             Setting(
                 "+ 1 phrases draft for the draft model",
-                "ouroboros:k=0:verify=false:history=false:texts=false:recycle=false:top_k=1",
+                "ouroboros:k=0:verify=false:history=false:texts=false:host=:recycle=false:top_k=1",
                 "request",
             ),
-            Setting("+ 2 phrases lengthen the draft", "ouroboros:verify=false:history=false:texts=false:recycle=false:top_k=1", "request"),
-            Setting("+ 3 phrases from verification", "ouroboros:history=false:texts=false:recycle=false:top_k=1", "request"),
-            Setting("+ 4 phrases from history", "ouroboros:texts=false:recycle=false:top_k=1"),
-            Setting("+ siblings", "ouroboros:texts=false:recycle=false"),
-            Setting("+ texts", "ouroboros:recycle=false"),
-            Setting("+ what the draft model said before", "ouroboros"),
+            Setting(
+                "+ 2 phrases lengthen the draft", "ouroboros:verify=false:history=false:texts=false:host=:recycle=false:top_k=1", "request"
+            ),
+            Setting("+ 3 phrases from verification", "ouroboros:history=false:texts=false:host=:recycle=false:top_k=1", "request"),
+            Setting("+ 4 phrases from history", "ouroboros:texts=false:host=:recycle=false:top_k=1"),
+            Setting("+ siblings", "ouroboros:texts=false:host=:recycle=false"),
+            Setting("+ texts", "ouroboros:host=:recycle=false"),
+            Setting("+ what the draft model said before", "ouroboros:host="),
+            Setting("+ hidden states", "ouroboros"),
         ),
         # Each switch alone.
         "switches": (
@@ -65,16 +68,18 @@ TABLES: dict[str, dict[str, tuple[Setting, ...]]] = {
             Setting("without 4", "ouroboros:history=false", "request"),
             Setting("phrases behind the draft only", "ouroboros:branch=false"),
             Setting("output makes no phrases", "ouroboros:output=false"),
-            Setting("no texts", "ouroboros:texts=false"),
+            Setting("no texts", "ouroboros:texts=false:host="),
+            Setting("texts alone", "ouroboros:host="),
             Setting("nothing of what the draft model said before", "ouroboros:recycle=false"),
             Setting("no draft model", "ouroboros:draft=false"),
             Setting("a window of 8 columns", "ouroboros:window=8"),
             Setting(
-                "window and rows as published", "ouroboros:window=20:rows=239:branch=false:output=false:texts=false:recycle=false:top_k=1"
+                "window and rows as published",
+                "ouroboros:window=20:rows=239:branch=false:output=false:texts=false:host=:recycle=false:top_k=1",
             ),
         ),
         # Figure 6, without history, as there.
-        "k": sweep("k", range(8), "ouroboros:branch=false:history=false:texts=false:recycle=false:top_k=1", "request"),
+        "k": sweep("k", range(8), "ouroboros:branch=false:history=false:texts=false:host=:recycle=false:top_k=1", "request"),
         # Table 17: what is remembered comes from nowhere, from another task first, from this one.
         "locality": (
             Setting("no pool between requests", "ouroboros:history=false", "request"),

@@ -222,10 +222,11 @@ class Adaptive:
     balance: float = field(init=False)
     _wait: int = 1
     _since: int = 0
-    _asked: int = 0
+    _asked: set[int] = field(default_factory=set)
     _tried: bool = False
     _read: float = 0.0
     _proposed: Sequence[Draft] = ()
+    _without: Sequence[Draft] = ()
     _wanted: int = 0
     _context: int = 0
 
@@ -234,26 +235,26 @@ class Adaptive:
 
     def plan(self, rooms: Sequence[int], prices: Sequence[float]) -> list[Budget]:
         self._since += 1
-        self._asked, self._read = 0, 0.0
+        self._asked, self._read = set(), 0.0
         if not self.draft:
             least = self._least() if len(rooms) == 1 and self.calibration.weight == inf else ()
             return [Budget(self.most, min(room, self.most), least=least) for room in rooms]
         extra = self._extra(len(rooms), 16, self._context)
         one = self.draft + float(extra[16]) / 16
         dear = self.draft + float(np.max(extra[1:] / np.arange(1, 17)))  # so much holds for any number: what was drafted can be scored
-        asked = self._ask(rooms, prices, dear) if self._since >= self._wait else set()
+        if self._since >= self._wait:
+            self._ask(rooms, prices, dear)
         forwards = min(self.most, int(self._purse / dear))
         floor, estimate = self._rate * one, self.calibration.estimate
         return [
-            Budget(self.most, min(room, self.most), floor=floor, forwards=forwards if i in asked else 0, estimate=estimate)
+            Budget(self.most, min(room, self.most), floor=floor, forwards=forwards if i in self._asked else 0, estimate=estimate)
             for i, room in enumerate(rooms)
         ]
 
-    def _ask(self, rooms: Sequence[int], prices: Sequence[float], one: float) -> set[int]:
-        """The sessions to ask: those whose text may be read, and all that are known, if a forward of the draft model can then be paid."""
-        asked: set[int] = set()
+    def _ask(self, rooms: Sequence[int], prices: Sequence[float], one: float) -> None:
+        """Ask for the sessions whose text may be read, and all that are known, if a forward of the draft model can then be paid."""
         if self._purse < one:
-            return asked
+            return
         batch = len(rooms)
         step = self.curve.price(batch, self._context)
         for i in sorted(range(batch), key=prices.__getitem__):
@@ -261,9 +262,7 @@ class Adaptive:
             affordable = self.ledger.holds - self._read - price >= one
             if rooms[i] > 0 and affordable and self.ledger.invests(price, rooms[i], batch):
                 self._read += price
-                asked.add(i)
-        self._asked = len(asked)
-        return asked
+                self._asked.add(i)
 
     def _least(self) -> list[float]:
         """How likely the n-th likeliest node must be: from there on it takes rows at the least price that any number of them has."""
@@ -289,36 +288,42 @@ class Adaptive:
         return max(0.0, self._made(context) - self._read)
 
     def trim(self, drafts: Sequence[Draft], context: int) -> list[Draft]:
-        self._proposed, self._wanted, self._context = drafts, 0, context
+        self._proposed, self._without, self._wanted, self._context = drafts, (), 0, context
         self._read = min(self._read, self._made(context))  # a drafter that did without its draft model has read nothing
-        most = max(map(len, drafts), default=0)
-        if most == 0:
+        if not any(map(len, drafts)):
             if self._drafting(context):  # it cost forwards of the draft model and brought nothing
                 self._since, self._wait = 0, min(64, 2 * self._wait)
             return list(drafts)
         paths = [self.calibration.paths(draft) for draft in drafts]
+        self._wanted, worth, extra = self._best(paths, context)
+        spent = self._drafting(context)
+        if self._asked:  # what is guessed where the draft model was not asked tells nothing of it
+            pays = self._wanted > 0 and worth > self._rate * spent
+            self._since, self._wait = 0, 1 if pays else min(64, 2 * self._wait)
+            free = [draft.free or (EMPTY if draft.cost else draft) for draft in drafts]
+            ways = [self.calibration.paths(draft) for draft in free]
+            n = self._best(ways, context)[0]
+            self._without = [_likeliest(draft, way, n) for draft, way in zip(free, ways, strict=True)]
+        affordable = max(0, int(np.searchsorted(extra, self._purse - spent, side="right")) - 1)
+        return [_likeliest(draft, path, min(self._wanted, affordable)) for draft, path in zip(drafts, paths, strict=True)]
+
+    def _best(self, paths: Sequence[NDArray[np.float64]], context: int) -> tuple[int, float, NDArray[np.float64]]:
+        """How many nodes of each draft are worth scoring, what that brings beyond plain steps, in tokens, and what 0, 1, … nodes cost."""
+        most = max(map(len, paths))
         gain = np.zeros(most + 1)
         for path in paths:
             best = np.sort(path)[::-1]
             gain[1 : len(best) + 1] += np.cumsum(best)
             gain[len(best) + 1 :] += best.sum()
-        extra = self._extra(len(drafts), most, context)
-        worth = gain / len(drafts) - self._rate * extra
-        self._wanted = int(np.argmax(worth))
-        spent = self._drafting(context)
-        pays = self._wanted > 0 and worth[self._wanted] > self._rate * spent
-        if self._asked:  # what is guessed where the draft model was not asked tells nothing of it
-            self._since, self._wait = 0, 1 if pays else min(64, 2 * self._wait)
-        affordable = max(0, int(np.searchsorted(extra, self._purse - spent, side="right")) - 1)
-        # Stable, and a parent is never less likely than its child: ancestors come along.
-        keep = [np.argsort(-path, kind="stable")[: min(self._wanted, affordable)] for path in paths]
-        return [draft.take(sorted(nodes.tolist())) if len(nodes) else EMPTY for draft, nodes in zip(drafts, keep, strict=True)]
+        extra = self._extra(len(paths), most, context)
+        worth = gain / len(paths) - self._rate * extra
+        wanted = int(np.argmax(worth))
+        return wanted, float(worth[wanted]), extra
 
     def observe(self, drafts: Sequence[Draft], verdicts: Sequence[Verdict], context: int) -> None:
         batch, nodes = len(drafts), max(map(len, drafts), default=0)
         extra = float(self._extra(batch, nodes, context)[nodes])
-        kept = sum(verdict.accepted for verdict in verdicts)
-        accepted = kept / batch
+        accepted = sum(verdict.accepted for verdict in verdicts) / batch
         spent = self._drafting(context)
         saved = accepted - extra - spent
         earned = self.trickle + saved
@@ -327,23 +332,33 @@ class Adaptive:
             earned += self.refill * hits / batch
         self.balance = min(self.cap, self.balance + earned)
         if self.draft:
-            self._account(saved, kept, verdicts)
+            self._account(saved, extra, drafts, verdicts, context)
         self.tokens = 0.99 * self.tokens + 1.0 + accepted
         self.cost = 0.99 * self.cost + 1.0 + extra + spent
         for draft, verdict in zip(self._proposed, verdicts, strict=True):
             self.calibration.observe(draft, verdict.tokens)
+            if draft.free is not None:
+                self.calibration.observe(draft.free, verdict.tokens)
 
-    def _account(self, saved: float, kept: int, verdicts: Sequence[Verdict]) -> None:
-        """Tell the ledger what this step brought. The silence that bad drafts lead to counts for them, to the end of the output."""
-        self.ledger.book(saved, self._read)
-        if self._asked:
-            self.ledger.learn(saved * len(verdicts) / self._asked, 1.0 + kept / self._asked)
-        elif self._tried:
-            self.ledger.learn(0.0, 1.0)
+    def _account(self, saved: float, extra: float, drafts: Sequence[Draft], verdicts: Sequence[Verdict], context: int) -> None:
+        """Tell the ledger what this step brought, and what it would have brought without the draft model.
+
+        The silence of the draft model that bad drafts lead to counts for them, to the end of the output.
+        """
+        ledger, batch = self.ledger, len(verdicts)
+        ledger.book(saved, self._read)
+        asked = self._asked or (range(batch) if self._tried else ())
+        if asked:
+            kept = sum(verdicts[i].accepted for i in asked) / len(asked)
+            ledger.gain.learn(kept - extra - self._drafting(context) * batch / len(asked), 1.0 + kept)
+        free = [self._without[i] if i in self._asked and self._without else draft for i, draft in enumerate(drafts)]
+        kept = sum(len(draft.along(verdict.tokens)) for draft, verdict in zip(free, verdicts, strict=True)) / batch
+        nodes = max(map(len, free))
+        ledger.free.learn(kept - float(self._extra(batch, nodes, context)[nodes]), 1.0 + kept)
         ended = sum(verdict.finish is not None for verdict in verdicts)
-        self.ledger.hear(sum(len(verdict.tokens) for verdict in verdicts), ended)
-        self._tried = (self._tried or self._asked > 0) and not ended
-        if ended and self.ledger.gain > 0.0:
+        ledger.hear(sum(len(verdict.tokens) for verdict in verdicts), ended)
+        self._tried = (self._tried or bool(self._asked)) and not ended
+        if ended and ledger.gain.value > ledger.free.value:
             self._wait, self.balance = 1, max(self.balance, self.credit)
 
     def _extra(self, batch: int, nodes: int, context: int) -> NDArray[np.float64]:
@@ -351,6 +366,12 @@ class Adaptive:
         table = self.curve.near(batch * (nodes + 1), context)
         extra: NDArray[np.float64] = table[batch::batch] / table[batch] - 1.0
         return extra
+
+
+def _likeliest(draft: Draft, path: NDArray[np.float64], n: int) -> Draft:
+    """The n nodes with the likeliest paths."""
+    keep = np.argsort(-path, kind="stable")[:n]  # stable, and a parent is never less likely than its child: ancestors come along
+    return draft.take(sorted(keep.tolist())) if len(keep) else EMPTY
 
 
 @lru_cache(512)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ class Draft:
     source[i]  str     who guessed it
     probe[i]   bool    a node that is there to learn from (a lookahead window); accepted like any other
     cost       float   what making the draft took, in plain steps of the target: the forwards of a draft model
+    free       Draft   what would have been drafted without a draft model, where this was made with one: the two are weighed by counts
 
     Siblings have different tokens. The likeliest path should come first: its rows are then in place already when accepted.
     """
@@ -36,6 +37,7 @@ class Draft:
     source: tuple[str, ...]
     probe: NDArray[np.bool_]
     cost: float = 0.0
+    free: Draft | None = None
 
     def __len__(self) -> int:
         return len(self.token)
@@ -71,7 +73,17 @@ class Draft:
             tuple(self.source[i] for i in nodes),
             self.probe[keep],
             self.cost,
+            self.free,
         )
+
+    @property
+    def child(self) -> dict[tuple[int, int], int]:
+        """The node behind a node (-1 = the anchor) that carries a token, by both."""
+        return {pair: i for i, pair in enumerate(zip(self.parent.tolist(), self.token.tolist(), strict=True))}
+
+    def along(self, tokens: Sequence[int]) -> list[int]:
+        """The nodes from the anchor on that carry `tokens`, as far as there are such."""
+        return walk(self.child, ANCHOR, tokens)
 
     @staticmethod
     def chain(tokens: Sequence[int], prob: Sequence[float] | float = 0.5, source: str = "") -> Draft:
@@ -88,6 +100,18 @@ class Draft:
 
 
 EMPTY = Draft.chain([])
+
+
+def walk(child: Mapping[tuple[int, int], int], node: int, tokens: Sequence[int]) -> list[int]:
+    """The nodes behind `node` that carry `tokens`, as far as there are such, by `Draft.child`."""
+    path: list[int] = []
+    for token in tokens:
+        following = child.get((node, token))
+        if following is None:
+            break
+        path.append(following)
+        node = following
+    return path
 
 
 @dataclass(slots=True)
@@ -181,7 +205,7 @@ def sane(draft: Draft, vocab_size: int, max_nodes: int, max_depth: int, chain: b
     first child of every node only. Estimates that are no probability become the nearest one, NaN becomes 0.
     """
     if not len(draft) or max_nodes <= 0 or max_depth <= 0:
-        return replace(EMPTY, cost=draft.cost) if draft.cost else EMPTY
+        return replace(EMPTY, cost=draft.cost, free=draft.free) if draft.cost else EMPTY
     depth = {ANCHOR: 0}  # of the kept nodes so far
     seen: set[tuple[int, int]] = set()
     keep: list[int] = []

@@ -8,16 +8,17 @@ from math import prod
 from time import perf_counter
 
 from echodraft.core.backend import Need
-from echodraft.core.budget import Budget, Fixed
+from echodraft.core.budget import MOST_NODES, Budget, Fixed
 from echodraft.core.common import common
-from echodraft.core.draft import ANCHOR, Draft
+from echodraft.core.draft import ANCHOR, EMPTY, Draft, walk
 from echodraft.core.draft_model import DraftEngine, DraftModel
-from echodraft.core.drafter import Context, Drafter
+from echodraft.core.drafter import Context, Drafter, Words
 from echodraft.core.guess import Guess
 from echodraft.core.step import Step
+from echodraft.drafters import drafter_class, taken
 from echodraft.drafters.none import NoDrafter
 from echodraft.drafters.phrase_counts import Counts
-from echodraft.drafters.phrase_tree import Phrases, PhraseTree, PhraseWindow, expected
+from echodraft.drafters.phrase_tree import HOST, Branch, Phrases, PhraseTree, PhraseWindow, branches, expected
 from echodraft.drafters.recycling import Recycling
 from echodraft.drafters.suffix import Suffix
 from echodraft.errors import UsageError
@@ -35,6 +36,7 @@ class Known:
     """What is kept of a session: its pool, how much of its text the pool has read, and what was drafted last.
 
     guessed what was guessed last without the draft model, and behind what
+    host    what the host drafts behind the text, and how long that text is
     budget  of the last draft for which the draft model might be asked
     alone   the guesses are sure enough: the draft model is not asked for the next draft
     next    how likely the next token of a draft is, given those before: a running mean
@@ -46,6 +48,7 @@ class Known:
     trunk: Sequence[int] = ()
     asked: dict[int, list[Phrase]] = field(default_factory=dict)
     guessed: tuple[tuple[int, ...], Draft] | None = None
+    host: tuple[int, Branch] | None = None
     budget: Budget | None = None
     alone: bool = False
     next: float = START
@@ -61,9 +64,9 @@ class Ouroboros(Drafter):
     by what the target said, in truth or along them. (4) `history`: the pool is the tenant's and outlives the request. Unlike in the
     released code the bonus token behind a whole phrase is kept, nothing follows an end token, corrections work after rejections, too.
     Where the target samples, the draft model samples with the same noise. Beyond the paper: the pool is bounded (`stores/phrases.py`),
-    `branch`, `output`, `texts`, `recycle`, `top_k` and `draft`; the draft model is asked where that pays, by what is guessed without it.
-    Needs: a draft model, the target's best ids. As published: window=20, rows=239, branch=false, output=false, texts=false,
-    recycle=false, top_k=1 and a fixed budget of gamma + k (beta - 1).
+    `branch`, `output`, `texts`, `host`, `recycle`, `top_k`, `draft`; the draft model is asked where that pays, by what is guessed else.
+    Needs: a draft model, the target's best ids, and what its host needs. As published: window=20, rows=239, branch=false, output=false,
+    texts=false, host="", recycle=false, top_k=1 and a fixed budget of gamma + k (beta - 1).
 
     gamma    tokens of the draft model's draft at most, fewer where one more forward of it does not pay; 0 = as many as the budget
     beta     tokens of a phrase, its key included
@@ -77,6 +80,7 @@ class Ouroboros(Drafter):
     branch   phrases also beside the draft and behind each other, where their probability makes it worth it
     output   output becomes phrases as well; the paper takes what its window made of it
     texts    what followed longer ends of the text, in this text and in the tenant's outputs, is guessed as phrases are
+    host     a drafter without a draft model: what it drafts behind the text is guessed for the draft model, and beside its draft; "" = none
     recycle  what the draft model held likely behind each token before is guessed for it, beside phrases (as `recycling` does for a target)
     top_k    candidates of the draft model for each token of its draft, the chosen one included; the others become siblings
     width    siblings behind which each of its forwards also goes on, where rows are cheap and nodes are left; not beside a window
@@ -101,11 +105,13 @@ class Ouroboros(Drafter):
         branch: bool = True,
         output: bool = True,
         texts: bool = True,
+        host: str = "oilbird",
         recycle: bool = True,
         top_k: int = 3,
         width: int = 3,
         draft: bool = True,
         memory: Memory | None = None,
+        text: Words | None = None,
         draft_model: DraftModel | None = None,
     ) -> None:
         for wrong, what in (
@@ -124,8 +130,11 @@ class Ouroboros(Drafter):
         self.guesses, self.candidates = guesses, top_k
         self.memory = memory if history and memory is not None else Memory()
         self.window, self.history = window, history
-        if not draft:
-            self.needs = frozenset({Need.TOP_K})
+        self._draft = draft
+        kind = drafter_class(host) if host else None
+        if kind is not None and Need.MODEL in kind.needs:
+            raise UsageError(f"ouroboros: '{host}' needs a draft model of its own. Choose a host without one, such as suffix.")
+        self.host = None if kind is None else kind(**taken(kind, {"memory": self.memory, "text": text}))
         self.ends: frozenset[int] = frozenset()
         self.inner: DraftEngine | None = None
         if draft and draft_model is not None:
@@ -137,18 +146,35 @@ class Ouroboros(Drafter):
                 drafter = PhraseWindow(window, beta, guesses, self.memory) if window else Phrases(self._inside, recycling)
             policy = Fixed(rows) if rows or not (phrases and same) else draft_model.make_policy(drafter)
             self.inner = DraftEngine(draft_model, drafter, policy, top_k, 0 if window else width)
-        self.texts = Suffix(memory=self.memory) if texts else None
+        shared = (part for part in (self.host, *getattr(self.host, "hosts", ())) if isinstance(part, Suffix))
+        self.texts = next(shared, None) or Suffix(memory=self.memory) if texts else None
+        self._settle()
         self.hosted = self.inner is not None and isinstance(self.inner.engine.drafter, Phrases)
         self.counts = Counts()
         self._known: dict[int, Known] = {}
         warm()
 
+    def spare(self, missing: frozenset[Need]) -> bool:
+        if missing & Ouroboros.needs or self.host is None:
+            return False
+        self.host = self.host if self.host.spare(missing) else None
+        self._settle()
+        return True
+
+    def _settle(self) -> None:
+        """What follows from the host: who else drafts, and what for."""
+        hosts = (self.host, *getattr(self.host, "hosts", ()))
+        self.others = tuple(other for other in (self.host, None if self.texts in hosts else self.texts) if other is not None)
+        own = Ouroboros.needs if self._draft else frozenset({Need.TOP_K})
+        self.needs = own.union(*(other.needs for other in self.others))
+        self.top_k = max([1, *(other.top_k for other in self.others)])
+
     def open(self, session: Context) -> None:
         pool = self.memory.store(session.tenant, PhrasePool, lambda: PhrasePool(self.beta - 1))
         pool.reach(self.beta - 1)
         self._known[session.id] = Known(pool, session.tenant, len(session.tokens))
-        if self.texts is not None:
-            self.texts.open(session)
+        for other in self.others:
+            other.open(session)
 
     def price(self, session: Context) -> float:
         known = self._known[session.id]
@@ -157,11 +183,15 @@ class Ouroboros(Drafter):
 
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
         start = perf_counter()
-        guesses = [Guess() for _ in sessions]
+        guesses, free = [Guess() for _ in sessions], [EMPTY for _ in sessions]
         if self.inner is not None:
+            free = [self._free(session, ()) for session in sessions]
             guesses = self._guess(self.inner, sessions, budgets)
         guessed = perf_counter()
-        drafts = [self._lengthened(*each) for each in zip(sessions, guesses, budgets, strict=True)]
+        drafts = [
+            replace(self._lengthened(session, guess, budget), cost=guess.cost, free=without if guess.forwards else None)
+            for session, guess, budget, without in zip(sessions, guesses, budgets, free, strict=True)
+        ]
         self.counts.drafting += guessed - start
         self.counts.pooling += perf_counter() - guessed
         return drafts
@@ -224,12 +254,30 @@ class Ouroboros(Drafter):
 
     def _tree(self, session: Context, more: Sequence[int], k: int, guess: Guess | None = None) -> PhraseTree:
         """Guesses behind the session's text and `more`, or of the draft model and around it."""
-        known, texts = self._known[session.id], self.texts
+        known = self._known[session.id]
         claims = [(ids[: self.candidates], probs[: self.candidates]) for ids, probs in guess.claims] if guess is not None else []
         trunk = [ids[0] for ids, _ in claims]
-        text = None if texts is None else lambda at: texts.behind(session, [*more, *trunk[:at]], Budget(FREE, FREE))
+        text = (lambda at: self._behind(session, [*more, *trunk[:at]])) if self.others else None
         beside = guess.beside if guess is not None else {}
         return PhraseTree(known.pool, k, self.beta, claims, self.name, self.ends, self.branch, text, beside)
+
+    def _behind(self, session: Context, more: Sequence[int]) -> Branch:
+        """What the host expects behind the session's text and `more`, where it drafted that; else what texts say."""
+        branch: Branch | None = self._hosts(session) if self.host is not None else None
+        for token in more:
+            branch = branch.behind(token) if branch is not None else None
+        if branch is not None and (self.texts is None or not branch.bare):
+            return branch
+        return branches(EMPTY if self.texts is None else self.texts.behind(session, more, Budget(FREE, FREE)))
+
+    def _hosts(self, session: Context) -> Branch:
+        """The host's draft behind the text. It is asked once a step."""
+        assert self.host is not None
+        known, length = self._known[session.id], len(session.tokens)
+        if known.host is None or known.host[0] != length:
+            (draft,) = self.host.propose([session], [Budget(MOST_NODES, MOST_NODES)])
+            known.host = length, branches(draft, HOST)
+        return known.host[1]
 
     def _lengthened(self, session: Context, guess: Guess, budget: Budget) -> Draft:
         """The draft model's draft with phrases."""
@@ -239,12 +287,12 @@ class Ouroboros(Drafter):
         draft = tree.draft(session.tokens[-1], budget)
         known.asked = tree.asked
         self.counts.drafted(guess, tree)
-        return replace(draft, cost=guess.cost)
+        return draft
 
     def observe(self, steps: Sequence[Step]) -> None:
         start = perf_counter()
-        if self.texts is not None:
-            self.texts.observe(steps)
+        for other in self.others:
+            other.observe(steps)
         for step in steps:
             known = self._known[step.session.id]
             if not step.prefill:
@@ -272,8 +320,8 @@ class Ouroboros(Drafter):
         """Mechanism 3: what the forward says about all that was drafted, right or not."""
         assert step.top_k is not None
         said, best = step.verdict.tokens, step.top_k[:, 0].tolist()
-        child = {pair: i for i, pair in enumerate(zip(step.draft.parent.tolist(), step.draft.token.tolist(), strict=True))}
-        nodes = _walk(child, ANCHOR, known.trunk)  # without what the budget cut off
+        child = step.draft.child
+        nodes = walk(child, ANCHOR, known.trunk)  # without what the budget cut off
         line = (step.session.tokens[-len(said) - 1], *known.trunk[: len(nodes)])
         right = common(line[1:], said)
         told = [best[node + 1] for node in (ANCHOR, *nodes)]  # behind every token of the line
@@ -287,7 +335,7 @@ class Ouroboros(Drafter):
         for depth, phrases in known.asked.items():
             if depth <= right:
                 for phrase in phrases:
-                    path = _walk(child, nodes[depth - 1] if depth else ANCHOR, phrase.tokens)
+                    path = walk(child, nodes[depth - 1] if depth else ANCHOR, phrase.tokens)
                     along = (best[node + 1] for node in path)
                     better = [*said[depth:], *list(along)[len(said) - depth - 1 :]][: len(phrase.tokens)]
                     if len(better) == len(phrase.tokens) and min(better) >= 0:
@@ -302,9 +350,9 @@ class Ouroboros(Drafter):
 
     def rewind(self, session: Context, length: int) -> None:
         known = self._known[session.id]
-        known.read, known.guessed = min(known.read, length), None
-        if self.texts is not None:
-            self.texts.rewind(session, length)
+        known.read, known.guessed, known.host = min(known.read, length), None, None
+        for other in self.others:
+            other.rewind(session, length)
 
     def close(self, session: Context) -> None:
         known = self._known.pop(session.id, None)
@@ -312,8 +360,8 @@ class Ouroboros(Drafter):
             return
         if self.inner is not None:
             self.inner.close(session)
-        if self.texts is not None:
-            self.texts.close(session)
+        for other in self.others:
+            other.close(session)
         self.memory.settle(session.tenant)
         if not self.history and all(other.tenant != known.tenant for other in self._known.values()):
             self.memory.forget(known.tenant)
@@ -321,18 +369,6 @@ class Ouroboros(Drafter):
     def report(self) -> dict[str, float]:
         """Counts since the drafter was made; see docs/ouroboros.md."""
         return self.counts.report()
-
-
-def _walk(child: dict[tuple[int, int], int], node: int, tokens: Sequence[int]) -> list[int]:
-    """The nodes that carry `tokens` behind a node, as far as they were scored."""
-    path: list[int] = []
-    for token in tokens:
-        following = child.get((node, token))
-        if following is None:
-            break
-        path.append(following)
-        node = following
-    return path
 
 
 def rescued(line: Sequence[int], told: Sequence[int], right: int, beta: int) -> Iterator[Sequence[int]]:

@@ -19,16 +19,26 @@ from echodraft.drafters.recycling import Recycling
 from echodraft.memory import Memory
 from echodraft.stores.phrases import Phrase, PhrasePool
 
-PHRASE, TEXT = "phrase", "suffix"
-"""Who guesses: the pool, and texts by their suffixes. What both guess is called after both."""
+PHRASE, TEXT, HOST = "phrase", "suffix", "host"
+"""Who guesses: the pool, texts by their suffixes, another drafter. What several guess is called after all of them."""
 BESIDE = -1
 
 
 class Branch(NamedTuple):
-    """A node of a draft from texts: what it has for children is looked up in `children`."""
+    """A node of a draft from `source`: what it has for children is looked up in `children`."""
 
     children: Mapping[int, Sequence[tuple[int, int, float]]]
-    node: int
+    node: int = ANCHOR
+    source: str = TEXT
+
+    @property
+    def bare(self) -> bool:
+        """Whether nothing stands behind the node."""
+        return not self.children.get(self.node)
+
+    def behind(self, token: int) -> Branch | None:
+        """The child that carries `token`, if there is one."""
+        return next((self._replace(node=node) for said, node, _ in self.children.get(self.node, ()) if said == token), None)
 
 
 class Place(NamedTuple):
@@ -52,12 +62,13 @@ class PhraseTree:
     beta    tokens of a phrase, its key included
     ends    tokens behind which nothing is looked up
     branch  look up at every node of the trunk, and where a phrase ends; else behind the trunk alone, as published
-    text    what texts expect behind so many tokens of the trunk
+    text    what texts, or another drafter, expect behind so many tokens of the trunk
     beside  candidates behind other paths than the trunk
     asked   the phrases that were found, by the number of trunk tokens before them
 
     What the trunk's candidates leave open at a node the others share as they claim. Guesses that agree are taken as independent, and
-    every claim is squared: on code that nobody has seen before, guesses that claim a half were right one time in five, long copies always.
+    a claim of phrases or texts is squared: on code that nobody has seen before, guesses that claim a half were right one time in five, long
+    copies always.
     """
 
     pool: PhrasePool
@@ -67,7 +78,7 @@ class PhraseTree:
     source: str = ""
     ends: frozenset[int] = frozenset()
     branch: bool = False
-    text: Callable[[int], Draft] | None = None
+    text: Callable[[int], Branch] | None = None
     beside: Mapping[Path, Claim] = field(default_factory=dict)
     asked: dict[int, list[Phrase]] = field(default_factory=dict)
 
@@ -96,18 +107,19 @@ class PhraseTree:
 
     def _guesses(self, going: Sequence[Phrase], texts: Sequence[Branch]) -> dict[int, tuple[float, str]]:
         """Tokens for a place with their chances, and who guesses them."""
-        said: dict[str, dict[int, float]] = {PHRASE: {}, TEXT: {}}
+        said: dict[str, dict[int, float]] = {PHRASE: {}, TEXT: {}, HOST: {}}
         for phrase in going:
             said[PHRASE][phrase.tokens[0]] = said[PHRASE].get(phrase.tokens[0], 0.0) + phrase.chance
         for branch in texts:
             for token, _, chance in branch.children.get(branch.node, ()):
-                said[TEXT][token] = max(chance, said[TEXT].get(token, 0.0))
+                said[branch.source][token] = max(chance, said[branch.source].get(token, 0.0))
         out: dict[int, tuple[float, str]] = {}
         for source, chances in said.items():
             whole = max(1.0, sum(chances.values()))
             for token, chance in chances.items():
                 before, who = out.get(token, (0.0, ""))
-                out[token] = 1.0 - (1.0 - before) * (1.0 - (chance / whole) ** 2), f"{who}+{source}" if who else source
+                claim = (chance / whole) ** (1.0 if source == HOST else 2.0)
+                out[token] = 1.0 - (1.0 - before) * (1.0 - claim), f"{who}+{source}" if who else source
         return out
 
     def _wanted(self, place: Place) -> bool:
@@ -124,25 +136,24 @@ class PhraseTree:
         return found
 
     def _read(self, place: Place) -> list[Branch]:
-        """What texts say behind a place."""
-        return [branches(self.text(place.at))] if self.text is not None and self._wanted(place) else []
+        """What texts or another drafter say behind a place."""
+        return [self.text(place.at)] if self.text is not None and self._wanted(place) else []
 
 
-def branches(draft: Draft) -> Branch:
+def branches(draft: Draft, source: str = TEXT) -> Branch:
     """A draft as a branch: its children by node, each with its chance given its parent."""
     children: dict[int, list[tuple[int, int, float]]] = {}
     prob = draft.prob.tolist()
     for i, (parent, token) in enumerate(zip(draft.parent.tolist(), draft.token.tolist(), strict=True)):
         above = 1.0 if parent == ANCHOR else prob[parent]
         children.setdefault(parent, []).append((token, i, prob[i] / above if above > 0.0 else 0.0))
-    return Branch(children, ANCHOR)
+    return Branch(children, source=source)
 
 
 def _behind(place: Place, token: int, at: int, going: Sequence[Phrase], texts: Sequence[Branch]) -> Place:
     """The place behind a token that stands behind `place`, with what is left of the guesses that have it."""
     phrases = tuple(Phrase(p.tokens[1:], p.chance) for p in going if p.tokens[0] == token and len(p.tokens) > 1)
-    nodes = ((branch, node) for branch in texts for said, node, _ in branch.children.get(branch.node, ()) if said == token)
-    return Place(token, at, (*place.path, token), phrases, tuple(branch._replace(node=node) for branch, node in nodes))
+    return Place(token, at, (*place.path, token), phrases, tuple(found for branch in texts if (found := branch.behind(token))))
 
 
 def expected(draft: Draft, estimate: Callable[[str, float], float], most: int) -> float:
