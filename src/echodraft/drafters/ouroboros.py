@@ -18,8 +18,7 @@ from echodraft.core.step import Step
 from echodraft.drafters import drafter_class, taken
 from echodraft.drafters.none import NoDrafter
 from echodraft.drafters.phrase_counts import Counts
-from echodraft.drafters.phrase_tree import HOST, Branch, Phrases, PhraseTree, PhraseWindow, branches, expected
-from echodraft.drafters.recycling import Recycling
+from echodraft.drafters.phrase_tree import HOST, Branch, Phrases, PhraseTree, PhraseWindow, Recycled, branches, expected
 from echodraft.drafters.suffix import Suffix
 from echodraft.errors import UsageError
 from echodraft.memory import Memory
@@ -140,7 +139,7 @@ class Ouroboros(Drafter):
         if draft and draft_model is not None:
             self.cost, same = draft_model.cost, draft_model.reading is None
             self.ends = draft_model.eos if same else frozenset()
-            recycling = Recycling(memory=self.memory) if recycle and Need.TOP_K in draft_model.backend.offers else None
+            recycling = Recycled(memory=self.memory) if recycle and Need.TOP_K in draft_model.backend.offers else None
             drafter: Drafter = NoDrafter()
             if phrases and same:  # phrases are the target's ids
                 drafter = PhraseWindow(window, beta, guesses, self.memory) if window else Phrases(self._inside, recycling)
@@ -183,9 +182,10 @@ class Ouroboros(Drafter):
 
     def propose(self, sessions: Sequence[Context], budgets: Sequence[Budget]) -> list[Draft]:
         start = perf_counter()
-        guesses, free = [Guess() for _ in sessions], [EMPTY for _ in sessions]
+        guesses = [Guess() for _ in sessions]
+        free: list[Draft | None] = [None for _ in sessions]
         if self.inner is not None:
-            free = [self._free(session, ()) for session in sessions]
+            free = [self._free(session, ()) if budget.floor else None for session, budget in zip(sessions, budgets, strict=True)]
             guesses = self._guess(self.inner, sessions, budgets)
         guessed = perf_counter()
         drafts = [

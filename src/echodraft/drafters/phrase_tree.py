@@ -17,6 +17,7 @@ from echodraft.core.step import Step
 from echodraft.drafters.lookahead import Known, Lookahead
 from echodraft.drafters.recycling import Recycling
 from echodraft.memory import Memory
+from echodraft.stores.adjacency import DraftAdjacency
 from echodraft.stores.phrases import Phrase, PhrasePool
 
 PHRASE, TEXT, HOST = "phrase", "suffix", "host"
@@ -163,6 +164,12 @@ def expected(draft: Draft, estimate: Callable[[str, float], float], most: int) -
         above, own = (1.0, prob[i]) if parent == ANCHOR else (path[parent], prob[i] / prob[parent] if prob[parent] > 0.0 else 0.0)
         path.append(above * estimate(source, min(own, 1.0)))
     return sum(path)
+
+
+class Recycled(Recycling):
+    """Recycling for a draft model: what that said, not the target."""
+
+    matrix = DraftAdjacency
 
 
 class Phrases(Drafter):

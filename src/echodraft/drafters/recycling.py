@@ -47,6 +47,7 @@ class Recycling(Drafter):
 
     name = "recycling"
     needs = frozenset({Need.TOP_K})
+    matrix = AdjacencyStore
     # Chance that the successor of each rank is right, given that its parent was: measured on five prompts of code, chat and mathematics
     # with SmolLM2-135M, and made smooth. A prior that the budget corrects from counts.
     FOLLOW = (0.44, 0.11, 0.045, 0.035, 0.03, 0.02, 0.016, 0.014)
@@ -56,7 +57,7 @@ class Recycling(Drafter):
         self._store: dict[int, AdjacencyStore] = {}
 
     def open(self, session: Context) -> None:
-        self._store[session.id] = self.memory.store(session.tenant, AdjacencyStore, AdjacencyStore)
+        self._store[session.id] = self.memory.store(session.tenant, self.matrix, self.matrix)
 
     def store(self, session: Context) -> AdjacencyStore:
         """What is known for an open session."""

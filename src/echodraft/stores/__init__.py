@@ -6,6 +6,7 @@ STORES: dict[str, str] = {
     "suffix": "echodraft.stores.suffix:SuffixStore",
     "phrases": "echodraft.stores.phrases:PhrasePool",
     "adjacency": "echodraft.stores.adjacency:AdjacencyStore",
+    "draft-adjacency": "echodraft.stores.adjacency:DraftAdjacency",
     "hidden": "echodraft.stores.hidden:HiddenStore",
     "outputs": "echodraft.stores.outputs:OutputStore",
 }

@@ -89,3 +89,9 @@ class AdjacencyStore:
         store = cls()
         store.rows, store.written = rows.copy(), float(written[0])
         return store
+
+
+class DraftAdjacency(AdjacencyStore):
+    """The same of a draft model, apart from what the target says."""
+
+    kind: ClassVar[str] = "draft-adjacency"
