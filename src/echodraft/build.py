@@ -310,7 +310,8 @@ def make_policy(budget: str | int, curve: CostCurve, drafter: Drafter) -> Policy
     """Drafts where it pays on `curve`, or a fixed number of nodes."""
     if not isinstance(budget, str):
         return Fixed(budget)
-    return Adaptive(curve, draft=drafter.cost, calibration=Calibration(inf) if drafter.calibrated else Calibration())
+    calibration = Calibration(inf) if drafter.calibrated else Calibration(trusted=drafter.trusted)
+    return Adaptive(curve, draft=drafter.cost, calibration=calibration)
 
 
 def curve_file(name: str, backend: Backend) -> Path:

@@ -135,11 +135,13 @@ class Calibration:
 
     It learns from every proposal, scored or not: the tokens that came tell which nodes were right.
 
-    weight  how many observations a drafter's own claim is worth; infinitely many where it learns from counts itself
-    forget  counts are halved beyond this many
+    weight   how many observations a drafter's own claim is worth; infinitely many where it learns from counts itself
+    trusted  sources of which the same is true, where it is not of all
+    forget   counts are halved beyond this many
     """
 
     weight: float = 4.0
+    trusted: frozenset[str] = frozenset()
     forget: int = 100
     counts: dict[tuple[str, int], list[float]] = field(default_factory=dict)
 
@@ -153,6 +155,8 @@ class Calibration:
 
     def estimate(self, source: str, own: float) -> float:
         """How likely a node is right whose parent is, where `source` says `own`."""
+        if source in self.trusted:
+            return own
         accepted, seen = self.counts.get((source, _bin(own)), (0.0, 0.0))
         return own + (accepted - seen * own) / (seen + self.weight)
 

@@ -76,6 +76,8 @@ class Drafter:
     needs the best ids, else "exact"."""
     calibrated = False
     """Whether what it says of its nodes are chances by its own counts, which the budget then takes as they are."""
+    trusted: frozenset[str] = frozenset()
+    """The sources of which that is true, where it is not of all."""
     cost = 0.0
     """What one more token of a draft costs, in plain steps of the target: a forward of a draft model, if there is one. A drafter with a
     cost heeds `Budget.forwards`: at 0 it proposes what costs nothing."""

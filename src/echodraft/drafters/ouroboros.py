@@ -167,6 +167,7 @@ class Ouroboros(Drafter):
         own = Ouroboros.needs if self._draft else frozenset({Need.TOP_K})
         self.needs = own.union(*(other.needs for other in self.others))
         self.top_k = max([1, *(other.top_k for other in self.others)])
+        self.trusted = frozenset({HOST}) if self.host is not None and self.host.calibrated else frozenset()
 
     def open(self, session: Context) -> None:
         pool = self.memory.store(session.tenant, PhrasePool, lambda: PhrasePool(self.beta - 1))

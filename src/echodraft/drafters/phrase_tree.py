@@ -69,7 +69,7 @@ class PhraseTree:
 
     What the trunk's candidates leave open at a node the others share as they claim. Guesses that agree are taken as independent, and
     a claim of phrases or texts is squared: on code that nobody has seen before, guesses that claim a half were right one time in five, long
-    copies always.
+    copies always. A host's claims are taken as they are, and the others share what it leaves.
     """
 
     pool: PhrasePool
@@ -100,7 +100,7 @@ class PhraseTree:
             left -= prob
         guesses = self._guesses(going, texts)
         others = {token: guess for token, guess in guesses.items() if token not in ids}
-        share = min(1.0, max(0.0, left) / sum(chance for chance, _ in others.values())) if others else 0.0
+        share = min(1.0, max(0.0, left) / max(sum(chance for chance, _ in others.values()), 1e-9))
         found += [
             Child(token, chance * share, source, _behind(place, token, BESIDE, going, texts)) for token, (chance, source) in others.items()
         ]
@@ -114,14 +114,16 @@ class PhraseTree:
         for branch in texts:
             for token, _, chance in branch.children.get(branch.node, ()):
                 said[branch.source][token] = max(chance, said[branch.source].get(token, 0.0))
+        known = said.pop(HOST)
+        left = max(0.0, 1.0 - sum(known.values()))
         out: dict[int, tuple[float, str]] = {}
         for source, chances in said.items():
             whole = max(1.0, sum(chances.values()))
             for token, chance in chances.items():
                 before, who = out.get(token, (0.0, ""))
-                claim = (chance / whole) ** (1.0 if source == HOST else 2.0)
-                out[token] = 1.0 - (1.0 - before) * (1.0 - claim), f"{who}+{source}" if who else source
-        return out
+                out[token] = 1.0 - (1.0 - before) * (1.0 - (chance / whole) ** 2), f"{who}+{source}" if who else source
+        others = {token: (left * chance, who) for token, (chance, who) in out.items() if token not in known}
+        return {token: (chance, HOST) for token, chance in known.items()} | others
 
     def _wanted(self, place: Place) -> bool:
         """Whether something new may begin behind a place."""
