@@ -83,3 +83,10 @@ def test_filling_goes_on_where_one_dear_row_brings_many_cheap_ones() -> None:
     curve = CostCurve((1, 2, 65), ((1.0, 3.0, 3.0),))
     (budget,) = Adaptive(curve, calibration=Calibration(inf), tokens=1.0, cost=1.0).plan([64], [0.0])
     assert len(fill(budget, 0, lambda node: [Child(node + 1, 0.9, "x", node + 1)])) == 64
+
+
+def test_what_is_paid_for_is_in_the_tree_however_unlikely() -> None:
+    """The path that a draft model chose; its siblings and what stands behind it end where they do not pay."""
+    budget = Budget(8, 8, least=[0.5] * 8)
+    path = fill(budget, 0, lambda node: [Child(1, 0.1, "x", node + 1, node < 3), Child(2, 0.3, "x", 9)])
+    assert path.token.tolist() == [1, 1, 1]

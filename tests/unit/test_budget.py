@@ -216,6 +216,13 @@ def test_counts_correct_what_a_drafter_claims() -> None:
     assert calibration.paths(honest)[2] > 0.95
 
 
+def test_a_source_that_learns_from_counts_itself_is_taken_at_its_word() -> None:
+    calibration, draft = Calibration(trusted=frozenset({"host"})), Draft.chain([1, 2, 3], 0.9, "host")
+    for _ in range(100):
+        calibration.observe(draft, (9,))
+    assert calibration.paths(draft) == pytest.approx([0.9, 0.81, 0.729])
+
+
 def test_a_probe_is_worth_what_its_drafter_says_however_rarely_it_is_right() -> None:
     draft = replace(Draft.chain([1, 2], 0.5, "window"), probe=np.array([True, True]))
     calibration = Calibration()

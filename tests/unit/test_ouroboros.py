@@ -21,7 +21,7 @@ from echodraft.core.session import Session
 from echodraft.core.step import Step
 from echodraft.drafters.none import NoDrafter
 from echodraft.drafters.ouroboros import Ouroboros, rescued
-from echodraft.drafters.phrase_tree import PhraseTree, PhraseWindow, branches
+from echodraft.drafters.phrase_tree import HOST, PhraseTree, PhraseWindow, branches
 from echodraft.errors import Unsupported, UsageError
 from echodraft.memory import Memory
 from echodraft.stores.phrases import PhrasePool
@@ -462,6 +462,18 @@ def test_a_backend_without_hidden_states_leaves_a_host_what_it_can_do_without() 
     backend.offers = frozenset({Need.HIDDEN})  # type: ignore[misc]
     with pytest.raises(Unsupported, match="top-k"):
         engine_for(backend)
+
+
+def test_a_host_says_what_it_knows_and_the_others_share_the_rest() -> None:
+    pool = PhrasePool()
+    pool.add([7, 5])
+    pool.add([7, 6])
+    tree = PhraseTree(pool, 3, 7, text=lambda _: branches(Draft.chain([5], 0.75), HOST))
+    draft = tree.draft(7, Budget(2, 1))
+    assert draft.source == ("host", "phrase")
+    assert draft.token.tolist() == [5, 6]
+    assert draft.prob[0] == 0.75
+    assert draft.prob[1] <= 0.25
 
 
 def test_a_host_with_a_draft_model_of_its_own_is_refused() -> None:

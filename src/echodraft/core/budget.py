@@ -21,6 +21,8 @@ from echodraft.core.draft import ANCHOR, EMPTY, Draft
 from echodraft.core.ledger import Ledger
 
 MOST_NODES = 64
+DOUBT = 0.25
+"""A claim that counts correct may turn out four times as likely as it says."""
 NEAR = 64
 """Contexts that lie as close as this cost the same."""
 
@@ -240,8 +242,9 @@ class Adaptive:
     def plan(self, rooms: Sequence[int], prices: Sequence[float]) -> list[Budget]:
         self._since += 1
         self._asked, self._read = set(), 0.0
+        exact = self.calibration.weight == inf
+        least = self._least(1.0 if exact else DOUBT) if len(rooms) == 1 and (exact or self.draft) else ()
         if not self.draft:
-            least = self._least() if len(rooms) == 1 and self.calibration.weight == inf else ()
             return [Budget(self.most, min(room, self.most), least=least) for room in rooms]
         extra = self._extra(len(rooms), 16, self._context)
         one = self.draft + float(extra[16]) / 16
@@ -251,7 +254,7 @@ class Adaptive:
         forwards = min(self.most, int(self._purse / dear))
         floor, estimate = self._rate * one, self.calibration.estimate
         return [
-            Budget(self.most, min(room, self.most), floor=floor, forwards=forwards if i in self._asked else 0, estimate=estimate)
+            Budget(self.most, min(room, self.most), 8, floor, least, forwards if i in self._asked else 0, estimate)
             for i, room in enumerate(rooms)
         ]
 
@@ -268,9 +271,9 @@ class Adaptive:
                 self._read += price
                 self._asked.add(i)
 
-    def _least(self) -> list[float]:
+    def _least(self, share: float) -> list[float]:
         """How likely the n-th likeliest node must be: from there on it takes rows at the least price that any number of them has."""
-        return [self._rate * price for price in _cheapest(self.curve, self.most, self._context // NEAR * NEAR)]
+        return [share * self._rate * price for price in _cheapest(self.curve, self.most, self._context // NEAR * NEAR)]
 
     @property
     def _purse(self) -> float:

@@ -62,7 +62,7 @@ def fill(budget: Budget, root: S, children: Callable[[S], Iterable[Child[S]]]) -
         push(Siblings(ANCHOR, 0, 1.0, islice(children(root), budget.branching)))
     while heap and len(draft) < budget.nodes:
         _, _, prob, chosen, siblings = heappop(heap)
-        if prob < least[len(draft)]:
+        if prob < least[len(draft)] and not chosen.first:
             break
         node = draft.add(siblings.parent, chosen.token, prob, chosen.source)
         push(siblings)

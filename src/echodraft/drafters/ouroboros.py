@@ -276,7 +276,8 @@ class Ouroboros(Drafter):
         assert self.host is not None
         known, length = self._known[session.id], len(session.tokens)
         if known.host is None or known.host[0] != length:
-            (draft,) = self.host.propose([session], [Budget(MOST_NODES, MOST_NODES)])
+            least = known.budget.least if known.budget is not None else ()
+            (draft,) = self.host.propose([session], [Budget(MOST_NODES, MOST_NODES, least=least)])
             known.host = length, branches(draft, HOST)
         return known.host[1]
 
