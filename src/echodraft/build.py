@@ -18,7 +18,7 @@ from echodraft.core.engine import Engine
 from echodraft.core.retokenize import OtherIds
 from echodraft.curves import cost_file, load_curve
 from echodraft.decoder import Decoder
-from echodraft.drafters import DEFAULT, drafter_class, taken
+from echodraft.drafters import default, drafter_class, taken
 from echodraft.drafters.none import NoDrafter
 from echodraft.errors import Unsupported, UsageError, unknown_name
 from echodraft.memory import Limits, Memory
@@ -34,7 +34,7 @@ QUANTIZED = {"int8": 1.0, "int4": 0.625}
 def load(
     model: Any = None,
     *,
-    drafter: str | type[Drafter] | Drafter = DEFAULT,
+    drafter: str | type[Drafter] | Drafter | None = None,
     drafter_options: Mapping[str, Any] | None = None,
     backend: str = "transformers",
     tokenizer: Any = None,
@@ -52,7 +52,8 @@ def load(
     """A decoder for a model.
 
     model              a folder, a local .gguf file, a name on the Hugging Face hub or a loaded `PreTrainedModel`; None = the embedded model
-    drafter            a name (`echodraft ls drafters`), a path "package.module:Class", a class or an object
+    drafter            a name (`echodraft ls drafters`), a path "package.module:Class", a class or an object; by default "oilbird", with a
+                       draft model "ouroboros"
     drafter_options    its knobs
     backend            "transformers", or "toy" for a language model without weights
     tokenizer          a tokenizer or where to load it from; by default the model's. A loaded model without one takes ids only
@@ -72,6 +73,7 @@ def load(
     """
     if backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
+    drafter = default(draft_model) if drafter is None else drafter
     check_budget(budget)
     check_quantize(draft_quantize)
     if draft_quantize and draft_model is None:

@@ -42,6 +42,11 @@ def test_a_drafter_comes_by_name_path_class_or_as_it_is() -> None:
     assert make_drafter(made, {}) is made
 
 
+@pytest.mark.parametrize(("given", "name"), [({}, "oilbird"), ({"draft_model": "toy"}, "ouroboros"), ({"drafter": "none"}, "none")])
+def test_a_draft_model_that_is_named_drafts(given: dict[str, Any], name: str) -> None:
+    assert load(backend="toy", **given).engine.drafter.name == name
+
+
 @pytest.mark.parametrize(
     ("drafter", "options", "words"),
     [

@@ -11,7 +11,7 @@ import typer
 from echodraft.cli import console
 from echodraft.cli.inputs import DraftModel, DraftQuantize, MemoryLimit, Tuned, read_budget, read_limits
 from echodraft.cli.progress import Bar
-from echodraft.drafters import DEFAULT
+from echodraft.drafters import DEFAULTS, default
 
 MOST = 128
 TRACE = "Write every step of our drafters to FILE, for echodraft inspect."
@@ -30,7 +30,9 @@ def command(
     model: Annotated[str | None, typer.Option("--model", "-m", help="Folder, .gguf file or hub name.", show_default=False)] = None,
     suite: Annotated[str | None, typer.Option("--suite", help=SUITE, show_default=False)] = None,
     data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help=DATA, show_default=False)] = None,
-    drafters: Annotated[str, typer.Option("--drafters", help="Comma-separated; name:key=value sets a knob.")] = DEFAULT,
+    drafters: Annotated[
+        str | None, typer.Option("--drafters", help=f"Comma-separated, knobs as name:key=value. Default: {DEFAULTS}.", show_default=False)
+    ] = None,
     profile: Tuned = None,
     peers: Annotated[str, typer.Option("--peers", help="Hugging Face's own: hf, hf-pld[:tokens=10:ngram=2], hf-assisted.")] = "",
     draft_model: DraftModel = None,
@@ -75,7 +77,7 @@ def command(
         raise UsageError("There is nothing to measure on. Name a file, or a suite such as humaneval, with --suite.")
     if by not in (None, "category"):
         raise UsageError(f"--by is 'category' or left out, not '{by}'.")
-    names = list(dict.fromkeys([BASELINE, *_names(drafters)]))
+    names = list(dict.fromkeys([BASELINE, *_names(default(draft_model) if drafters is None else drafters)]))
     others = _names(peers)
     sampling: dict[str, Any] = {}
     if temperature:

@@ -10,7 +10,7 @@ import typer
 from echodraft.cli import console
 from echodraft.cli.inputs import DraftCost, DraftModel, DraftQuantize, Tuned, open_draft, read_budget
 from echodraft.cli.progress import Bar
-from echodraft.drafters import DEFAULT
+from echodraft.drafters import DEFAULTS, default
 
 BUDGET = "Draft where it pays; nodes each step; or the best of fixed sizes (needs --cost). Several, comma-separated."
 COST = "What a forward of n tokens costs: a file of echodraft cost, or a name from echodraft cost --list."
@@ -18,7 +18,9 @@ COST = "What a forward of n tokens costs: a file of echodraft cost, or a name fr
 
 def command(
     recording: Annotated[Path, typer.Argument(metavar="RECORDING", help="Folder made by echodraft record.")],
-    drafters: Annotated[str, typer.Option("--drafters", help="Comma-separated; name:key=value sets a knob.")] = DEFAULT,
+    drafters: Annotated[
+        str | None, typer.Option("--drafters", help=f"Comma-separated, knobs as name:key=value. Default: {DEFAULTS}.", show_default=False)
+    ] = None,
     profile: Tuned = None,
     budget: Annotated[str, typer.Option("--budget", metavar="auto|N|best[,…]", help=BUDGET)] = "auto",
     cost: Annotated[str | None, typer.Option("--cost", metavar="FILE|NAME", help=COST, show_default=False)] = None,
@@ -48,6 +50,7 @@ def command(
 
     if memory not in ("carry", "cold"):
         raise UsageError(f"--memory is carry or cold, not '{memory}'.")
+    drafters = default(draft_model) if drafters is None else drafters
     names, sizes = ([part.strip() for part in text.split(",") if part.strip()] for text in (drafters, budget))
     if not names or not sizes:
         raise UsageError("Name at least one drafter with --drafters and one size with --budget.")

@@ -12,7 +12,7 @@ import typer
 
 from echodraft.cli import console
 from echodraft.cli.inputs import DraftModel, DraftQuantize, MemoryLimit, Tuned, knobs, open_memory, read_budget, read_prompt
-from echodraft.drafters import DEFAULT
+from echodraft.drafters import DEFAULTS, default
 
 Flag: Any = typer.Option
 DEFAULT_MODEL = "the embedded SmolLM2-135M-Instruct"
@@ -29,7 +29,7 @@ class Color(StrEnum):
 def command(
     prompt: Annotated[str | None, typer.Argument(help='What to answer; "-" or nothing reads a pipe.', show_default=False)] = None,
     model: Annotated[str | None, Flag("--model", "-m", help=f"Folder, .gguf file or hub name. Default: {DEFAULT_MODEL}.")] = None,
-    drafter: Annotated[str, Flag("--drafter", "-d", help="See: echodraft ls drafters.")] = DEFAULT,
+    drafter: Annotated[str | None, Flag("--drafter", "-d", help=f"See: echodraft ls drafters. Default: {DEFAULTS}.")] = None,
     draft_model: DraftModel = None,
     draft_quantize: DraftQuantize = None,
     profile: Tuned = None,
@@ -71,6 +71,7 @@ def command(
     from echodraft.cli.answers import Asked, answer
     from echodraft.options import Options, read_options
 
+    drafter = default(draft_model) if drafter is None else drafter
     text = read_prompt(prompt, raw)
     # Checked before a model is loaded for nothing.
     options = Options(

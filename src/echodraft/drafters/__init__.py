@@ -29,8 +29,14 @@ DRAFTERS: dict[str, str] = {
     "suffix": "echodraft.drafters.suffix:Suffix",
     "toolspec": "echodraft.drafters.toolspec:ToolSpec",
 }
-DEFAULT = "oilbird"
-"""What drafts where nobody says what should."""
+DEFAULT, WITH_DRAFT_MODEL = "oilbird", "ouroboros"
+"""What drafts where nobody says what should, without a draft model and with one."""
+DEFAULTS = f"{DEFAULT}, or {WITH_DRAFT_MODEL} where there is a draft model"
+
+
+def default(draft_model: object) -> str:
+    """What drafts where nobody says what should, given the draft model or None."""
+    return DEFAULT if draft_model is None else WITH_DRAFT_MODEL
 
 
 def drafter_class(name: str) -> type[Drafter]:

@@ -148,7 +148,7 @@ class Ouroboros(Drafter):
         shared = (part for part in (self.host, *getattr(self.host, "hosts", ())) if isinstance(part, Suffix))
         self.texts = next(shared, None) or Suffix(memory=self.memory) if texts else None
         self._settle()
-        self.hosted = self.inner is not None and isinstance(self.inner.engine.drafter, Phrases)
+        self.guided = self.inner is not None and isinstance(self.inner.engine.drafter, Phrases)
         self.counts = Counts()
         self._known: dict[int, Known] = {}
         warm()
@@ -234,9 +234,9 @@ class Ouroboros(Drafter):
         if likely:
             known.next += 0.05 * (likely[-1] - known.next)
         # Where no guesses go into its forwards (none can where its ids are others), it is not asked, or goes on as any draft model.
-        weighed = self.k and (self.hosted or not guess.claims)
+        weighed = self.k and (self.guided or not guess.claims)
         free = expected(self._free(session, guess.tokens), budget.estimate, FREE) if weighed else 0.0
-        confirmed: float = known.next ** (1.0 + free if self.hosted else 1.0)
+        confirmed: float = known.next ** (1.0 + free if self.guided else 1.0)
         more = known.next * (1.0 - confirmed) / (1.0 - known.next) if known.next < 1.0 else 1.0 + free
         return prod(likely) * (more - (1.0 - confirmed) * free) < budget.floor
 
@@ -264,14 +264,14 @@ class Ouroboros(Drafter):
 
     def _behind(self, session: Context, more: Sequence[int]) -> Branch:
         """What the host expects behind the session's text and `more`, where it drafted that; else what texts say."""
-        branch: Branch | None = self._hosts(session) if self.host is not None else None
+        branch: Branch | None = self._of_host(session) if self.host is not None else None
         for token in more:
             branch = branch.behind(token) if branch is not None else None
         if branch is not None and (self.texts is None or not branch.bare):
             return branch
         return branches(EMPTY if self.texts is None else self.texts.behind(session, more, Budget(FREE, FREE)))
 
-    def _hosts(self, session: Context) -> Branch:
+    def _of_host(self, session: Context) -> Branch:
         """The host's draft behind the text. It is asked once a step."""
         assert self.host is not None
         known, length = self._known[session.id], len(session.tokens)
