@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from echodraft.drafters import DEFAULT
+from echodraft.drafters import DEFAULT, WITH_DRAFT_MODEL
 from outcome import Cli
 
 FLOAT = ("--dtype", "float32")
@@ -157,7 +157,7 @@ def test_peers_run_beside_ours_with_the_same_tokens(cli: Cli, folder: Path, suit
     done = cli("bench", "-m", folder, "--suite", suite, "-n", "24", *FLOAT, "--peers", peers, "--draft-model", folder, "--json")
     assert done.code == 0, done.err
     results = {row["drafter"]: row for row in json.loads(done.out)["results"]}
-    assert list(results) == ["none", DEFAULT, *peers.split(",")]
+    assert list(results) == ["none", WITH_DRAFT_MODEL, *peers.split(",")]
     assert all(row["identical"] == row["items"] == 3 for row in results.values())
     assert results["hf"]["mean_accepted"] is None
 
