@@ -21,7 +21,7 @@ from echodraft.stores.adjacency import DraftAdjacency
 from echodraft.stores.phrases import Phrase, PhrasePool
 
 PHRASE, TEXT, HOST = "phrase", "suffix", "host"
-"""Who guesses: the pool, texts by their suffixes, another drafter. What several guess is called after all of them."""
+"""Who guesses: the pool, texts by their suffixes, another drafter. What pool and texts both guess is called after both."""
 BESIDE = -1
 
 
