@@ -18,7 +18,7 @@ from echodraft.core.engine import Engine
 from echodraft.core.retokenize import OtherIds
 from echodraft.curves import cost_file, load_curve
 from echodraft.decoder import Decoder
-from echodraft.drafters import default, drafter_class, taken
+from echodraft.drafters import chosen, drafter_class, taken
 from echodraft.drafters.none import NoDrafter
 from echodraft.errors import Unsupported, UsageError, unknown_name
 from echodraft.memory import Limits, Memory
@@ -73,7 +73,7 @@ def load(
     """
     if backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
-    drafter = default(draft_model) if drafter is None else drafter
+    drafter = chosen(drafter, draft_model)
     check_budget(budget)
     check_quantize(draft_quantize)
     if draft_quantize and draft_model is None:

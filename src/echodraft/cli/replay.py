@@ -10,7 +10,7 @@ import typer
 from echodraft.cli import console
 from echodraft.cli.inputs import DraftCost, DraftModel, DraftQuantize, Tuned, open_draft, read_budget
 from echodraft.cli.progress import Bar
-from echodraft.drafters import DEFAULTS, default
+from echodraft.drafters import DEFAULTS, chosen
 
 BUDGET = "Draft where it pays; nodes each step; or the best of fixed sizes (needs --cost). Several, comma-separated."
 COST = "What a forward of n tokens costs: a file of echodraft cost, or a name from echodraft cost --list."
@@ -50,8 +50,7 @@ def command(
 
     if memory not in ("carry", "cold"):
         raise UsageError(f"--memory is carry or cold, not '{memory}'.")
-    drafters = default(draft_model) if drafters is None else drafters
-    names, sizes = ([part.strip() for part in text.split(",") if part.strip()] for text in (drafters, budget))
+    names, sizes = ([part.strip() for part in text.split(",") if part.strip()] for text in (chosen(drafters, draft_model), budget))
     if not names or not sizes:
         raise UsageError("Name at least one drafter with --drafters and one size with --budget.")
     budgets = [read(part) for part in sizes]

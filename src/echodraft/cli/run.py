@@ -12,7 +12,7 @@ import typer
 
 from echodraft.cli import console
 from echodraft.cli.inputs import DraftModel, DraftQuantize, MemoryLimit, Tuned, knobs, open_memory, read_budget, read_prompt
-from echodraft.drafters import DEFAULTS, default
+from echodraft.drafters import DEFAULTS, chosen
 
 Flag: Any = typer.Option
 DEFAULT_MODEL = "the embedded SmolLM2-135M-Instruct"
@@ -71,7 +71,7 @@ def command(
     from echodraft.cli.answers import Asked, answer
     from echodraft.options import Options, read_options
 
-    drafter = default(draft_model) if drafter is None else drafter
+    drafter = chosen(drafter, draft_model)
     text = read_prompt(prompt, raw)
     # Checked before a model is loaded for nothing.
     options = Options(

@@ -74,7 +74,7 @@ class Verdict:
 
 def accept(draft: Draft, scores: Scores, sampler: Sampler, stops: Stops, tokens: list[int], prompt_length: int) -> Verdict:
     """Walk the tree from the anchor and append what the target says to `tokens` (prompt and output so far, changed in place)."""
-    child = {(p, t): i for i, (p, t) in enumerate(zip(draft.parent.tolist(), draft.token.tolist(), strict=True))}
+    child = draft.child
     emitted: list[int] = []
     path: list[int] = []
     node = ANCHOR

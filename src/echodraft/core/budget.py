@@ -254,7 +254,14 @@ class Adaptive:
         forwards = min(self.most, int(self._purse / dear))
         floor, estimate = self._rate * one, self.calibration.estimate
         return [
-            Budget(self.most, min(room, self.most), 8, floor, least, forwards if i in self._asked else 0, estimate)
+            Budget(
+                self.most,
+                min(room, self.most),
+                floor=floor,
+                least=least,
+                forwards=forwards if i in self._asked else 0,
+                estimate=estimate,
+            )
             for i, room in enumerate(rooms)
         ]
 

@@ -81,6 +81,15 @@ class Draft:
         """The node behind a node (-1 = the anchor) that carries a token, by both."""
         return {pair: i for i, pair in enumerate(zip(self.parent.tolist(), self.token.tolist(), strict=True))}
 
+    @property
+    def children(self) -> dict[int, list[tuple[int, int, float]]]:
+        """By node (-1 = the anchor) its children: token, node, and the drafter's estimate given that the parent is right."""
+        prob, out = self.prob.tolist(), dict[int, list[tuple[int, int, float]]]()
+        for i, (p, token) in enumerate(zip(self.parent.tolist(), self.token.tolist(), strict=True)):
+            above = 1.0 if p == ANCHOR else prob[p]
+            out.setdefault(p, []).append((token, i, prob[i] / above if above > 0.0 else 0.0))
+        return out
+
     def along(self, tokens: Sequence[int]) -> list[int]:
         """The nodes from the anchor on that carry `tokens`, as far as there are such."""
         return walk(self.child, ANCHOR, tokens)

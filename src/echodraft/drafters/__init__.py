@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from echodraft.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
     from echodraft.core.drafter import Drafter
 
+T = TypeVar("T")
 DRAFTERS: dict[str, str] = {
     "cascade": "echodraft.drafters.cascade:Cascade",
     "goose": "echodraft.drafters.goose:Goose",
@@ -34,9 +35,9 @@ DEFAULT, WITH_DRAFT_MODEL = "oilbird", "ouroboros"
 DEFAULTS = f"{DEFAULT}, or {WITH_DRAFT_MODEL} where there is a draft model"
 
 
-def default(draft_model: object) -> str:
-    """What drafts where nobody says what should, given the draft model or None."""
-    return DEFAULT if draft_model is None else WITH_DRAFT_MODEL
+def chosen(given: T | None, draft_model: object) -> T | str:
+    """What drafts: what is `given`, or where nobody says what should, what suits a draft model or None."""
+    return given if given is not None else DEFAULT if draft_model is None else WITH_DRAFT_MODEL
 
 
 def drafter_class(name: str) -> type[Drafter]:

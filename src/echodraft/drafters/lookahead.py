@@ -60,7 +60,7 @@ class Window:
         """The target's best token behind each column of the window as it was scored. Equal paths share a node, so paths are walked."""
         draft, best = step.draft, step.top_k
         assert best is not None
-        child = {(p, t): i for i, (p, t) in enumerate(zip(draft.parent.tolist(), draft.token.tolist(), strict=True))}
+        child = draft.child
         out: Said = []
         trunk: int | None = ANCHOR
         for i in range(self.columns(len(self.levels))):

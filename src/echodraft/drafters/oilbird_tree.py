@@ -142,11 +142,7 @@ class Fused:
     _joint: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        prob = self.host.prob.tolist()
-        self._children = {}
-        for i, (p, token) in enumerate(zip(self.host.parent.tolist(), self.host.token.tolist(), strict=True)):
-            above = 1.0 if p == ANCHOR else prob[p]
-            self._children.setdefault(p, []).append((token, i, prob[i] / above if above > 0.0 else 0.0))
+        self._children = self.host.children
         self._tokens, self._chance, self._bins = [], [], []
         table, self._joint = self.chances.of_chains(), self.chances.claims.chances().tolist()
         for copies in self.copies:

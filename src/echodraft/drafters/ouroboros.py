@@ -145,8 +145,9 @@ class Ouroboros(Drafter):
                 drafter = PhraseWindow(window, beta, guesses, self.memory) if window else Phrases(self._inside, recycling)
             policy = Fixed(rows) if rows or not (phrases and same) else draft_model.make_policy(drafter)
             self.inner = DraftEngine(draft_model, drafter, policy, top_k, 0 if window else width)
-        shared = (part for part in (self.host, *getattr(self.host, "hosts", ())) if isinstance(part, Suffix))
-        self.texts = next(shared, None) or Suffix(memory=self.memory) if texts else None
+        self.texts = (
+            next((part for part in _parts(self.host) if isinstance(part, Suffix)), None) or Suffix(memory=self.memory) if texts else None
+        )
         self._settle()
         self.guided = self.inner is not None and isinstance(self.inner.engine.drafter, Phrases)
         self.counts = Counts()
@@ -162,10 +163,10 @@ class Ouroboros(Drafter):
 
     def _settle(self) -> None:
         """What follows from the host: who else drafts, and what for."""
-        hosts = (self.host, *getattr(self.host, "hosts", ()))
-        self.others = tuple(other for other in (self.host, None if self.texts in hosts else self.texts) if other is not None)
-        own = Ouroboros.needs if self._draft else frozenset({Need.TOP_K})
-        self.needs = own.union(*(other.needs for other in self.others))
+        own = None if self.texts in _parts(self.host) else self.texts
+        self.others = tuple(other for other in (self.host, own) if other is not None)
+        needs = Ouroboros.needs if self._draft else frozenset({Need.TOP_K})
+        self.needs = needs.union(*(other.needs for other in self.others))
         self.top_k = max([1, *(other.top_k for other in self.others)])
         self.trusted = frozenset({HOST}) if self.host is not None and self.host.calibrated else frozenset()
 
@@ -186,7 +187,8 @@ class Ouroboros(Drafter):
         guesses = [Guess() for _ in sessions]
         free: list[Draft | None] = [None for _ in sessions]
         if self.inner is not None:
-            free = [self._free(session, ()) if budget.floor else None for session, budget in zip(sessions, budgets, strict=True)]
+            asked = (budget.floor > 0.0 and budget.forwards > 0 for budget in budgets)
+            free = [self._free(session, ()) if may else None for session, may in zip(sessions, asked, strict=True)]
             guesses = self._guess(self.inner, sessions, budgets)
         guessed = perf_counter()
         drafts = [
@@ -371,6 +373,11 @@ class Ouroboros(Drafter):
     def report(self) -> dict[str, float]:
         """Counts since the drafter was made; see docs/ouroboros.md."""
         return self.counts.report()
+
+
+def _parts(host: Drafter | None) -> tuple[Drafter | None, ...]:
+    """A host and the hosts that it has itself."""
+    return (host, *getattr(host, "hosts", ()))
 
 
 def rescued(line: Sequence[int], told: Sequence[int], right: int, beta: int) -> Iterator[Sequence[int]]:

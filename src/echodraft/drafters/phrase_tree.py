@@ -144,13 +144,8 @@ class PhraseTree:
 
 
 def branches(draft: Draft, source: str = TEXT) -> Branch:
-    """A draft as a branch: its children by node, each with its chance given its parent."""
-    children: dict[int, list[tuple[int, int, float]]] = {}
-    prob = draft.prob.tolist()
-    for i, (parent, token) in enumerate(zip(draft.parent.tolist(), draft.token.tolist(), strict=True)):
-        above = 1.0 if parent == ANCHOR else prob[parent]
-        children.setdefault(parent, []).append((token, i, prob[i] / above if above > 0.0 else 0.0))
-    return Branch(children, source=source)
+    """A draft as a branch."""
+    return Branch(draft.children, source=source)
 
 
 def _behind(place: Place, token: int, at: int, going: Sequence[Phrase], texts: Sequence[Branch]) -> Place:
