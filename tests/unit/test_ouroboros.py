@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 
 from conforming import NEW, draft_model, sampler, twin
@@ -15,6 +16,7 @@ from echodraft.core.accept import Stops
 from echodraft.core.backend import Need
 from echodraft.core.budget import Adaptive, Budget, CostCurve, Fixed
 from echodraft.core.draft import Draft
+from echodraft.core.drafter import Drafter
 from echodraft.core.engine import Engine
 from echodraft.core.retokenize import OtherIds
 from echodraft.core.session import Session
@@ -474,6 +476,24 @@ def test_a_host_says_what_it_knows_and_the_others_share_the_rest() -> None:
     assert draft.token.tolist() == [5, 6]
     assert draft.prob[0] == 0.75
     assert draft.prob[1] <= 0.25
+
+
+@pytest.mark.parametrize("draft", [True, False])
+def test_a_host_that_is_wrong_in_any_way_changes_no_output(draft: bool) -> None:
+    class Wild(Drafter):
+        def propose(self, sessions: Sequence[Any], budgets: Sequence[Budget]) -> list[Draft]:
+            tokens, parents = np.array([5, -3, 1 << 40, 5, 7, 2]), np.array([-1, 9, 0, -1, 4, 0])
+            made = Draft(tokens, parents, np.array([np.nan, 2.0, -1.0, 0.5, np.inf, 0.0]), 6 * ("wild",), np.zeros(6, np.bool_))
+            return [made for _ in sessions]
+
+    engine = engine_for(ToyBackend(), **{**BARE, "draft": draft})
+    ouroboros(engine).host = Wild()
+    ouroboros(engine)._settle()
+    for policy in (Fixed(48), Adaptive(CostCurve((1, 64), ((1.0, 2.0),)), draft=engine.drafter.cost)):
+        engine.policy = policy
+        session = engine.open(TEXT, stops=Stops(max_new_tokens=NEW))
+        drive(engine)
+        assert session.output == plain(ToyBackend(), TEXT)
 
 
 def test_a_host_with_a_draft_model_of_its_own_is_refused() -> None:

@@ -10,7 +10,7 @@ from time import perf_counter
 from echodraft.core.backend import Need
 from echodraft.core.budget import MOST_NODES, Budget, Fixed
 from echodraft.core.common import common
-from echodraft.core.draft import ANCHOR, EMPTY, Draft, walk
+from echodraft.core.draft import ANCHOR, EMPTY, Draft, sane, walk
 from echodraft.core.draft_model import DraftEngine, DraftModel
 from echodraft.core.drafter import Context, Drafter, Words
 from echodraft.core.guess import Guess
@@ -26,6 +26,8 @@ from echodraft.stores.phrases import MOST_LENGTH, Phrase, PhrasePool, warm
 
 START = 0.8
 """How likely the next token of a draft is, as long as nobody knows."""
+ANY = 1 << 62
+"""A vocabulary that holds every id: the engine knows the target's, and cuts what is not in it."""
 FREE = 24
 """Nodes of what is guessed without the draft model."""
 
@@ -280,7 +282,7 @@ class Ouroboros(Drafter):
         if known.host is None or known.host[0] != length:
             least = known.budget.least if known.budget is not None else ()
             (draft,) = self.host.propose([session], [Budget(MOST_NODES, MOST_NODES, least=least)])
-            known.host = length, branches(draft, HOST)
+            known.host = length, branches(sane(draft, ANY, MOST_NODES, MOST_NODES), HOST)  # a host, too, may be wrong in any way
         return known.host[1]
 
     def _lengthened(self, session: Context, guess: Guess, budget: Budget) -> Draft:
